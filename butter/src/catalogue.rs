@@ -1,0 +1,138 @@
+//! The tensors of a checkpoint, whichever files they lie in.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use memmap2::Mmap;
+
+use crate::gguf::{DequantiseError, GgufFile, TensorType, dequantise};
+
+/// A tensor of a mapped checkpoint. Cloning shares the map.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    name: String,
+    ty: TensorType,
+    shape: Vec<usize>,
+    map: Arc<Mmap>,
+    range: Range<usize>,
+}
+
+impl Tensor {
+    /// A tensor whose range a reader has checked against the map.
+    pub(crate) fn new(
+        name: String,
+        ty: TensorType,
+        shape: Vec<usize>,
+        map: Arc<Mmap>,
+        range: Range<usize>,
+    ) -> Self {
+        debug_assert!(range.end <= map.len());
+        Self { name, ty, shape, map, range }
+    }
+
+    /// Name in the checkpoint.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How the bytes decode.
+    pub fn ty(&self) -> TensorType {
+        self.ty
+    }
+
+    /// Shape, slowest dimension first: a projection is `[outputs, inputs]`.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// Number of elements.
+    pub fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// The tensor's bytes, straight from the map.
+    pub fn bytes(&self) -> &[u8] {
+        &self.map[self.range.clone()]
+    }
+
+    /// Where the bytes lie in their file.
+    pub fn range(&self) -> Range<usize> {
+        self.range.clone()
+    }
+
+    /// The whole tensor decoded to `f32`.
+    pub fn to_f32(&self) -> Result<Vec<f32>, DequantiseError> {
+        let mut values = vec![0.0; self.elements()];
+        dequantise(self.ty, self.bytes(), &mut values)?;
+        Ok(values)
+    }
+
+    /// One row of a matrix decoded to `f32`; `out` holds one row.
+    ///
+    /// # Panics
+    /// If `row` is past the tensor's last.
+    pub fn row_to_f32(&self, row: usize, out: &mut [f32]) -> Result<(), DequantiseError> {
+        let columns = self.shape.last().copied().unwrap_or(1);
+        let length = self.ty.bytes_of(columns).unwrap_or(0);
+        dequantise(self.ty, &self.bytes()[row * length..(row + 1) * length], out)
+    }
+}
+
+/// All tensors of a checkpoint by name.
+#[derive(Clone, Debug, Default)]
+pub struct TensorCatalogue {
+    tensors: BTreeMap<String, Tensor>,
+}
+
+impl TensorCatalogue {
+    /// The tensors of a GGUF file.
+    pub fn from_gguf(file: &GgufFile) -> Self {
+        let tensors = file.header().tensors().iter().map(|info| {
+            let tensor = Tensor::new(
+                info.name.clone(),
+                info.ty,
+                info.shape.clone(),
+                Arc::clone(file.map()),
+                info.range.clone(),
+            );
+            (info.name.clone(), tensor)
+        });
+        Self { tensors: tensors.collect() }
+    }
+
+    /// Adds a tensor; gives the earlier one of that name back if there was one.
+    pub(crate) fn insert(&mut self, tensor: Tensor) -> Option<Tensor> {
+        self.tensors.insert(tensor.name.clone(), tensor)
+    }
+
+    /// The tensor of that name.
+    pub fn get(&self, name: &str) -> Option<&Tensor> {
+        self.tensors.get(name)
+    }
+
+    /// All tensors in the order of their names.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Tensor> {
+        self.tensors.values()
+    }
+
+    /// Number of tensors.
+    pub fn len(&self) -> usize {
+        self.tensors.len()
+    }
+
+    /// Whether there are no tensors.
+    pub fn is_empty(&self) -> bool {
+        self.tensors.is_empty()
+    }
+
+    /// Elements of all tensors together.
+    pub fn elements(&self) -> usize {
+        self.iter().map(Tensor::elements).sum()
+    }
+
+    /// Bytes of all tensors together.
+    pub fn bytes(&self) -> usize {
+        self.iter().map(|tensor| tensor.range.len()).sum()
+    }
+}

@@ -1,0 +1,135 @@
+//! Plain decoding of tensor bytes to `f32`.
+//!
+//! It serves tensors that are needed as numbers at load (norms, frequency
+//! factors) and is the oracle for the packed kernels, with which it shares no
+//! code. Formulas: ggml's `dequantize_row_*` reference functions.
+
+use half::{bf16, f16};
+
+use super::TensorType;
+
+/// Bytes could not be decoded.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum DequantiseError {
+    /// The type is published but not decoded here.
+    #[error("tensor type {0} is not supported yet; supported are F32, F16, BF16, Q8_0, Q4_0 and Q4_1")]
+    Unsupported(TensorType),
+    /// Bytes and elements disagree.
+    #[error("{elements} elements of {ty} need {needed} bytes, but there are {found}")]
+    Length {
+        /// The type.
+        ty: TensorType,
+        /// Elements asked for.
+        elements: usize,
+        /// Bytes that they need (0 if they fill no whole number of blocks).
+        needed: usize,
+        /// Bytes given.
+        found: usize,
+    },
+}
+
+/// Decodes `bytes` of type `ty` into `out`, element for element.
+///
+/// Arithmetic is `f32`, one rounding an operation, in the order of ggml's
+/// reference: `Q4_1` is `q * d + m`, the product rounded before the sum.
+pub fn dequantise(ty: TensorType, bytes: &[u8], out: &mut [f32]) -> Result<(), DequantiseError> {
+    let needed = ty.bytes_of(out.len());
+    if needed != Some(bytes.len()) {
+        return Err(DequantiseError::Length {
+            ty,
+            elements: out.len(),
+            needed: needed.unwrap_or(0),
+            found: bytes.len(),
+        });
+    }
+    match ty {
+        TensorType::F32 => each(bytes, out, |b: [u8; 4]| f32::from_le_bytes(b)),
+        TensorType::F16 => each(bytes, out, |b: [u8; 2]| f16::from_le_bytes(b).to_f32()),
+        TensorType::BF16 => each(bytes, out, |b: [u8; 2]| bf16::from_le_bytes(b).to_f32()),
+        TensorType::Q8_0 => {
+            for (block, out) in bytes.chunks_exact(34).zip(out.chunks_exact_mut(32)) {
+                let scale = half_at(block, 0);
+                for (value, &code) in out.iter_mut().zip(&block[2..]) {
+                    *value = f32::from(code as i8) * scale;
+                }
+            }
+        }
+        TensorType::Q4_0 => {
+            for (block, out) in bytes.chunks_exact(18).zip(out.chunks_exact_mut(32)) {
+                let scale = half_at(block, 0);
+                let (low, high) = out.split_at_mut(16);
+                for ((low, high), &pair) in low.iter_mut().zip(high).zip(&block[2..]) {
+                    *low = (f32::from(pair & 15) - 8.0) * scale;
+                    *high = (f32::from(pair >> 4) - 8.0) * scale;
+                }
+            }
+        }
+        TensorType::Q4_1 => {
+            for (block, out) in bytes.chunks_exact(20).zip(out.chunks_exact_mut(32)) {
+                let (scale, minimum) = (half_at(block, 0), half_at(block, 2));
+                let (low, high) = out.split_at_mut(16);
+                for ((low, high), &pair) in low.iter_mut().zip(high).zip(&block[4..]) {
+                    *low = f32::from(pair & 15) * scale + minimum;
+                    *high = f32::from(pair >> 4) * scale + minimum;
+                }
+            }
+        }
+        other => return Err(DequantiseError::Unsupported(other)),
+    }
+    Ok(())
+}
+
+fn each<const N: usize>(bytes: &[u8], out: &mut [f32], decode: impl Fn([u8; N]) -> f32) {
+    let (elements, _) = bytes.as_chunks::<N>();
+    for (value, element) in out.iter_mut().zip(elements) {
+        *value = decode(*element);
+    }
+}
+
+fn half_at(block: &[u8], offset: usize) -> f32 {
+    f16::from_le_bytes([block[offset], block[offset + 1]]).to_f32()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decode(ty: TensorType, bytes: &[u8], elements: usize) -> Vec<f32> {
+        let mut out = vec![f32::NAN; elements];
+        dequantise(ty, bytes, &mut out).expect("the bytes fill whole blocks");
+        out
+    }
+
+    #[test]
+    fn four_bit_blocks_keep_low_nibbles_first() {
+        let mut block = f16::from_f32(0.5).to_le_bytes().to_vec();
+        block.extend((0..16).map(|i| i | ((15 - i) << 4)));
+        let q4_0 = decode(TensorType::Q4_0, &block, 32);
+        let expected: Vec<f32> =
+            (0..16).chain((0..16).rev()).map(|q| (q as f32 - 8.0) * 0.5).collect();
+        assert_eq!(q4_0, expected);
+
+        block.splice(2..2, f16::from_f32(-3.0).to_le_bytes());
+        let q4_1 = decode(TensorType::Q4_1, &block, 32);
+        let expected: Vec<f32> =
+            (0..16).chain((0..16).rev()).map(|q| q as f32 * 0.5 - 3.0).collect();
+        assert_eq!(q4_1, expected);
+    }
+
+    #[test]
+    fn eight_bit_codes_are_signed() {
+        let mut block = f16::from_f32(2.0).to_le_bytes().to_vec();
+        block.extend([0x80, 0xff, 0x00, 0x7f].iter().cycle().take(32));
+        assert_eq!(decode(TensorType::Q8_0, &block, 32)[..4], [-256.0, -2.0, 0.0, 254.0]);
+    }
+
+    #[test]
+    fn wrong_lengths_and_unsupported_types_are_errors() {
+        let mut out = [0.0; 32];
+        assert!(dequantise(TensorType::Q4_0, &[0; 17], &mut out).is_err());
+        assert!(dequantise(TensorType::Q4_0, &[0; 18], &mut out[..31]).is_err());
+        let mut out = [0.0; 256];
+        let error = dequantise(TensorType::Q4_K, &[0; 144], &mut out).unwrap_err();
+        assert!(error.to_string().starts_with("tensor type Q4_K is not supported yet"));
+    }
+}

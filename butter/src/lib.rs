@@ -1,0 +1,1 @@
+//! A thin language-model engine over Iron's kernels.

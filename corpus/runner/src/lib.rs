@@ -1,0 +1,1 @@
+//! The runner of kernel tests and benches, as a library.

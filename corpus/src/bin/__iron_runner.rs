@@ -1,0 +1,2 @@
+//! The runner over the corpus.
+fn main() {}

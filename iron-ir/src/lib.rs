@@ -1,0 +1,47 @@
+//! The kernel IR: types, operations, builder, text form, verifier, contracts and registry.
+//!
+//! A [`Kernel`] is typed SSA in structured regions. *Values* ([`Op`]) are computed once, where
+//! their [`Stmt::Let`] stands; *effects* ([`Stmt`]) are statements. Mutable variables of one
+//! thread are [`entity::Local`]s without an address.
+//!
+//! # Specification
+//!
+//! Evaluation is in statement order. No load or store of shared or global memory moves across
+//! a barrier, an atomic or a store that may alias it.
+//!
+//! **Integers** wrap at their width. `x / 0` is all ones, `x % 0 = x`, `MIN / -1 = MIN`,
+//! `MIN % -1 = 0`; so `x == (x / y) * y + x % y` always holds. Division truncates towards zero.
+//! Shift counts are taken modulo the width. Integer to integer conversion truncates or extends
+//! by the source's sign.
+//!
+//! **Floats**: `+ - * /`, `sqrt` and `fma` round once to nearest even (targets whose division
+//! is looser say so in their profile); subnormals are kept. `f16` and `bf16` arithmetic is
+//! `f32` arithmetic rounded once at every operation. Contraction happens only where
+//! [`Op::Fma`] is written or the contract permits it. `min` and `max` return the number where
+//! one side is NaN; `min_nan` and `max_nan` return NaN; all four order `-0 < +0`. NaN results
+//! are quiet; their payload is unspecified.
+//!
+//! **Conversions**: float to integer truncates towards zero and saturates, NaN gives 0; integer
+//! to float and float to narrower float round to nearest even; overflow gives infinity (to
+//! `f16`, `bf16`, `f8e5m2`) or, for `f8e4m3`, NaN; NaN stays NaN; `bool` converts to 0 or 1.
+//!
+//! **Memory**: shared and private arrays are undefined until written. Threads of one workgroup
+//! see each other's writes after a barrier that names the memory; threads of different
+//! workgroups only through atomics or the end of the launch. Barriers and group operations
+//! stand in control flow that is uniform in the workgroup.
+
+pub mod contract;
+pub mod entity;
+pub mod kernel;
+pub mod launch;
+pub mod layout;
+pub mod op;
+pub mod types;
+mod walk;
+
+pub use contract::{Contract, Expr, ExprOp, Fact, Feature};
+pub use entity::Handle;
+pub use inventory;
+pub use kernel::{Block, Kernel, Span};
+pub use op::{Const, Op, Place, Stmt};
+pub use types::{Class, Scalar, Type};

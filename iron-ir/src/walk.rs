@@ -1,0 +1,179 @@
+//! Walking the statement tree.
+
+use crate::entity::Value;
+use crate::kernel::{Block, Span};
+use crate::op::{Stmt, TileStmt};
+
+impl Block {
+    /// Calls `visit` on every statement, outer before inner, in order.
+    pub fn walk<'a>(&'a self, visit: &mut dyn FnMut(&'a Stmt, Span)) {
+        for (stmt, span) in &self.0 {
+            visit(stmt, *span);
+            for block in stmt.blocks() {
+                block.walk(visit);
+            }
+        }
+    }
+
+    /// Calls `visit` on every statement, outer before inner, in order.
+    pub fn walk_mut(&mut self, visit: &mut dyn FnMut(&mut Stmt, Span)) {
+        for (stmt, span) in &mut self.0 {
+            visit(stmt, *span);
+            for block in stmt.blocks_mut() {
+                block.walk_mut(visit);
+            }
+        }
+    }
+}
+
+impl Stmt {
+    /// The blocks nested in this statement, in order.
+    pub fn blocks(&self) -> Vec<&Block> {
+        match self {
+            Stmt::If {
+                then_block,
+                else_block,
+                ..
+            } => vec![then_block, else_block],
+            Stmt::For { body, .. } | Stmt::Loop { body } => vec![body],
+            Stmt::Tile(tile) => match tile {
+                TileStmt::Map { body, .. } => vec![body],
+                TileStmt::Fill { .. }
+                | TileStmt::Load { .. }
+                | TileStmt::Store { .. }
+                | TileStmt::Copy { .. }
+                | TileStmt::Matmul { .. }
+                | TileStmt::ReduceRows { .. }
+                | TileStmt::ReduceColumns { .. } => Vec::new(),
+            },
+            Stmt::Let(_)
+            | Stmt::Set(..)
+            | Stmt::Store { .. }
+            | Stmt::Atomic { .. }
+            | Stmt::Barrier(..)
+            | Stmt::Subgroup { .. }
+            | Stmt::Group { .. }
+            | Stmt::CheckIndex { .. }
+            | Stmt::Break
+            | Stmt::Continue
+            | Stmt::Return => Vec::new(),
+        }
+    }
+
+    /// The blocks nested in this statement, in order.
+    pub fn blocks_mut(&mut self) -> Vec<&mut Block> {
+        match self {
+            Stmt::If {
+                then_block,
+                else_block,
+                ..
+            } => vec![then_block, else_block],
+            Stmt::For { body, .. } | Stmt::Loop { body } => vec![body],
+            Stmt::Tile(tile) => match tile {
+                TileStmt::Map { body, .. } => vec![body],
+                TileStmt::Fill { .. }
+                | TileStmt::Load { .. }
+                | TileStmt::Store { .. }
+                | TileStmt::Copy { .. }
+                | TileStmt::Matmul { .. }
+                | TileStmt::ReduceRows { .. }
+                | TileStmt::ReduceColumns { .. } => Vec::new(),
+            },
+            Stmt::Let(_)
+            | Stmt::Set(..)
+            | Stmt::Store { .. }
+            | Stmt::Atomic { .. }
+            | Stmt::Barrier(..)
+            | Stmt::Subgroup { .. }
+            | Stmt::Group { .. }
+            | Stmt::CheckIndex { .. }
+            | Stmt::Break
+            | Stmt::Continue
+            | Stmt::Return => Vec::new(),
+        }
+    }
+
+    /// Values that this statement itself reads, without those of nested blocks. A `Let` reads
+    /// its value's operands, which the value holds.
+    pub fn uses(&self) -> Vec<Value> {
+        match self {
+            Stmt::Let(_) | Stmt::Loop { .. } | Stmt::Break | Stmt::Continue | Stmt::Return => {
+                Vec::new()
+            }
+            Stmt::Barrier(..) => Vec::new(),
+            Stmt::Set(_, value) => vec![*value],
+            Stmt::Store { indices, value, .. } => indices.iter().copied().chain([*value]).collect(),
+            Stmt::Atomic {
+                indices,
+                value,
+                compare,
+                ..
+            } => indices
+                .iter()
+                .copied()
+                .chain(*value)
+                .chain(*compare)
+                .collect(),
+            Stmt::Subgroup {
+                value, argument, ..
+            }
+            | Stmt::Group {
+                value, argument, ..
+            } => [*value].into_iter().chain(*argument).collect(),
+            Stmt::CheckIndex { index, bound, .. } => vec![*index, *bound],
+            Stmt::If { condition, .. } => vec![*condition],
+            Stmt::For {
+                start, end, step, ..
+            } => vec![*start, *end, *step],
+            Stmt::Tile(tile) => match tile {
+                TileStmt::Fill { value, .. } => vec![*value],
+                TileStmt::Load {
+                    leading, origin, ..
+                }
+                | TileStmt::Store {
+                    leading, origin, ..
+                } => leading.iter().chain(origin).copied().collect(),
+                TileStmt::Map { result, .. } => vec![*result],
+                TileStmt::Copy { .. }
+                | TileStmt::Matmul { .. }
+                | TileStmt::ReduceRows { .. }
+                | TileStmt::ReduceColumns { .. } => Vec::new(),
+            },
+        }
+    }
+
+    /// Values that this statement defines.
+    pub fn defines(&self) -> Vec<Value> {
+        match self {
+            Stmt::Let(value) => vec![*value],
+            Stmt::Atomic { result, .. }
+            | Stmt::Subgroup { result, .. }
+            | Stmt::Group { result, .. }
+            | Stmt::CheckIndex { result, .. } => vec![*result],
+            Stmt::For { index, .. } => vec![*index],
+            Stmt::Tile(tile) => match tile {
+                TileStmt::Map {
+                    elements,
+                    row,
+                    column,
+                    ..
+                } => elements.iter().copied().chain([*row, *column]).collect(),
+                TileStmt::Fill { .. }
+                | TileStmt::Load { .. }
+                | TileStmt::Store { .. }
+                | TileStmt::Copy { .. }
+                | TileStmt::Matmul { .. }
+                | TileStmt::ReduceRows { .. }
+                | TileStmt::ReduceColumns { .. } => Vec::new(),
+            },
+            Stmt::Set(..)
+            | Stmt::Store { .. }
+            | Stmt::Barrier(..)
+            | Stmt::If { .. }
+            | Stmt::Loop { .. }
+            | Stmt::Break
+            | Stmt::Continue
+            | Stmt::Return => Vec::new(),
+        }
+    }
+}

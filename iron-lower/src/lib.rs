@@ -1,0 +1,1 @@
+//! Lowering of the kernel IR to MSL, CUDA C++, HIP C++, SPIR-V and machine code.

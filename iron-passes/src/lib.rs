@@ -1,0 +1,1 @@
+//! The passes that rewrite the kernel IR.

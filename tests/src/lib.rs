@@ -1,0 +1,1 @@
+//! What crosses crates: semantics tables, differential tests, end-to-end goldens.

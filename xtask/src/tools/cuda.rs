@@ -1,0 +1,67 @@
+//! NVRTC and CUDA's headers from NVIDIA's Python wheels: no driver, no GPU, no root.
+
+use std::path::{Path, PathBuf};
+
+use super::{Outcome, Python, ToolError, file_error, install_stamped, is_stamped};
+use crate::workspace::Workspace;
+
+const REQUIREMENTS: &str = include_str!("cuda_wheels.txt");
+
+/// The files that compiling CUDA text needs.
+#[derive(Clone, Debug)]
+pub struct CudaFiles {
+    /// `libnvrtc`.
+    pub nvrtc: PathBuf,
+    /// The library that NVRTC opens by its bare name.
+    pub builtins: PathBuf,
+    /// Folder of `cuda_fp16.h` and its like.
+    pub include: PathBuf,
+}
+
+impl CudaFiles {
+    /// The installed files, or none when set-up has not installed them.
+    pub fn find(workspace: &Workspace) -> Option<Self> {
+        let base = folder(workspace).join("nvidia").join("cu13");
+        let include = base.join("include");
+        let nvrtc = library(&base.join("lib"), "libnvrtc.so.")?;
+        let builtins = library(&base.join("lib"), "libnvrtc-builtins.so.")?;
+        include.join("cuda_fp16.h").is_file().then_some(Self { nvrtc, builtins, include })
+    }
+}
+
+pub(super) fn set_up(workspace: &Workspace) -> Result<Outcome, ToolError> {
+    let folder = folder(workspace);
+    if is_stamped(&folder, REQUIREMENTS)
+        && let Some(files) = CudaFiles::find(workspace)
+    {
+        return Ok(Outcome::Present(workspace.display(&files.nvrtc)));
+    }
+    if !cfg!(target_os = "linux") {
+        return Err(ToolError::Unavailable("the pinned NVRTC wheels are for Linux on x86_64 and aarch64".into()));
+    }
+    let python = Python::with_pip()?;
+    install_stamped(&folder, REQUIREMENTS, |partial| {
+        let requirements = partial.join("requirements.txt");
+        std::fs::write(&requirements, REQUIREMENTS).map_err(|source| file_error("write", &requirements, source))?;
+        python.install(partial, &["--require-hashes", "--requirement", &requirements.to_string_lossy()])
+    })?;
+    let files = CudaFiles::find(workspace).ok_or_else(|| {
+        ToolError::Unavailable(format!("the wheels hold no libnvrtc below {}", workspace.display(&folder)))
+    })?;
+    Ok(Outcome::Installed(workspace.display(&files.nvrtc)))
+}
+
+fn folder(workspace: &Workspace) -> PathBuf {
+    workspace.tools().join("cuda")
+}
+
+/// The file in `folder` whose name is `stem` and a version.
+fn library(folder: &Path, stem: &str) -> Option<PathBuf> {
+    let mut found: Vec<PathBuf> = std::fs::read_dir(folder)
+        .ok()?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(stem)))
+        .collect();
+    found.sort();
+    found.pop()
+}
