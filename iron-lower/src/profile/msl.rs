@@ -1,0 +1,43 @@
+//! Apple GPUs, by the Metal Feature Set Tables (Apple7 and later) and the Metal Shading
+//! Language Specification 3.1, which introduced `bfloat`.
+
+use iron_ir::contract::Feature;
+use iron_passes::Legal;
+
+use super::{Limits, Profile, Target};
+
+/// No `f64` in the language, no 64-bit atomics but min and max without result (which cannot
+/// return the old value), no barrier over the grid.
+const FEATURES: &[Feature] = &[
+    Feature::F16,
+    Feature::BF16,
+    Feature::Storage8,
+    Feature::Storage16,
+    Feature::Int64,
+    Feature::AtomicF32Add,
+    Feature::Subgroups,
+];
+
+pub(super) fn profiles() -> Vec<Profile> {
+    let shared_bytes = 32 << 10;
+    vec![Profile {
+        target: Target::Msl,
+        name: "metal3.1",
+        description: "Apple GPUs from Apple7 (M1), Metal 3.1",
+        limits: Limits {
+            max_threads: 1024,
+            max_workgroup: [1024, 1024, 1024],
+            max_grid: [u32::MAX as u64; 3],
+            shared_bytes,
+            buffer_slots: Some(31),
+            // `maxBufferLength` of the smallest M1; the runtime knows the device's own.
+            max_buffer_bytes: 4 << 30,
+            parameter_bytes: 4096,
+        },
+        features: FEATURES,
+        // 32 on every device so far, but the language makes it a query.
+        subgroup_size: None,
+        legal: Legal { subgroup_size: None, shared_bytes_limit: shared_bytes, ..super::c_family_legal() },
+        spirv: None,
+    }]
+}

@@ -1,0 +1,95 @@
+//! Vulkan devices, by what Vulkan 1.3 and its feature bits promise.
+//!
+//! Three profiles: device addresses for real drivers, a small one that matches Mesa's software
+//! driver, and descriptors for drivers without device addresses and for readers that know only
+//! storage buffers. Neither of the latter two is ever chosen silently.
+
+use iron_ir::contract::Feature;
+use iron_passes::Legal;
+
+use super::{Limits, Profile, Target};
+
+/// Options of a module.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SpirvOptions {
+    /// Tensors are reached by 64-bit device addresses from the parameter block; otherwise they
+    /// are storage buffers of set 0, one binding a tensor.
+    pub device_addresses: bool,
+    /// Bytes of push constants; a larger parameter block is reached through one address, or one
+    /// more binding.
+    pub push_constant_bytes: u32,
+}
+
+const FEATURES: &[Feature] = &[
+    Feature::F16,
+    Feature::BF16,
+    Feature::Storage8,
+    Feature::Storage16,
+    Feature::Int64,
+    Feature::Atomic64,
+    Feature::AtomicF32Add,
+    Feature::Subgroups,
+];
+
+/// What naga and drivers without device addresses take.
+const DESCRIPTOR_FEATURES: &[Feature] =
+    &[Feature::F16, Feature::BF16, Feature::Storage16, Feature::Int64, Feature::Subgroups];
+
+pub(super) fn profiles() -> Vec<Profile> {
+    let device = SpirvOptions { device_addresses: true, push_constant_bytes: 128 };
+    let bound = SpirvOptions { device_addresses: false, push_constant_bytes: 128 };
+    vec![
+        profile("vulkan1.3", "Vulkan 1.3 with device addresses", FEATURES, None, u64::MAX, device),
+        profile(
+            "spirv-small",
+            "Vulkan 1.3 with 8-lane subgroups and 128 MiB buffers (Mesa's software driver)",
+            FEATURES,
+            Some(8),
+            128 << 20,
+            device,
+        ),
+        profile(
+            "spirv-descriptor",
+            "Vulkan 1.3 with storage buffers bound by descriptor",
+            DESCRIPTOR_FEATURES,
+            None,
+            128 << 20,
+            bound,
+        ),
+    ]
+}
+
+fn profile(
+    name: &'static str,
+    description: &'static str,
+    features: &'static [Feature],
+    subgroup_size: Option<u32>,
+    max_buffer_bytes: u64,
+    options: SpirvOptions,
+) -> Profile {
+    let shared_bytes = 32 << 10;
+    Profile {
+        target: Target::SpirV,
+        name,
+        description,
+        limits: Limits {
+            max_threads: 1024,
+            max_workgroup: [1024, 1024, 64],
+            max_grid: [65_535; 3],
+            shared_bytes,
+            buffer_slots: None,
+            max_buffer_bytes,
+            parameter_bytes: 1 << 16,
+        },
+        features,
+        subgroup_size,
+        legal: Legal {
+            subgroup_size,
+            shared_bytes_limit: shared_bytes,
+            native_saturating_convert: false,
+            native_ordered_minmax: false,
+            ..super::c_family_legal()
+        },
+        spirv: Some(options),
+    }
+}
