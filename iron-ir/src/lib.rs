@@ -30,6 +30,7 @@
 //! workgroups only through atomics or the end of the launch. Barriers and group operations
 //! stand in control flow that is uniform in the workgroup.
 
+pub mod build;
 pub mod contract;
 pub mod entity;
 pub mod kernel;
