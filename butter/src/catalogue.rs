@@ -28,7 +28,13 @@ impl Tensor {
         range: Range<usize>,
     ) -> Self {
         debug_assert!(range.end <= map.len());
-        Self { name, ty, shape, map, range }
+        Self {
+            name,
+            ty,
+            shape,
+            map,
+            range,
+        }
     }
 
     /// Name in the checkpoint.
@@ -75,7 +81,11 @@ impl Tensor {
     pub fn row_to_f32(&self, row: usize, out: &mut [f32]) -> Result<(), DequantiseError> {
         let columns = self.shape.last().copied().unwrap_or(1);
         let length = self.ty.bytes_of(columns).unwrap_or(0);
-        dequantise(self.ty, &self.bytes()[row * length..(row + 1) * length], out)
+        dequantise(
+            self.ty,
+            &self.bytes()[row * length..(row + 1) * length],
+            out,
+        )
     }
 }
 
@@ -98,7 +108,9 @@ impl TensorCatalogue {
             );
             (info.name.clone(), tensor)
         });
-        Self { tensors: tensors.collect() }
+        Self {
+            tensors: tensors.collect(),
+        }
     }
 
     /// Adds a tensor; gives the earlier one of that name back if there was one.

@@ -1,1 +1,35 @@
 //! A thin language-model engine over Iron's kernels.
+//!
+//! Which part do you want?
+//!
+//! | to … | use |
+//! |---|---|
+//! | open a GGUF file or a Hugging Face folder | [`checkpoint::Checkpoint`] |
+//! | turn text or a chat into ids, and ids into text | [`tokenizer`], [`chat`] |
+//! | run a request on a model | [`generate::Generator`] |
+//! | put another execution below the engine | [`model::Model`] |
+//! | read tensors of a file | [`catalogue`], [`gguf`], [`safetensors`] |
+//!
+//! Four types carry a model: [`config::LlamaConfig`] (every key is used, listed
+//! as irrelevant, or a load error), [`weights::LlamaWeights`] (immutable,
+//! mapped), the state that a [`model::Model`] keeps for each sequence, and the
+//! step that it runs.
+//!
+//! Wrong input of any kind is a typed error of one line that names the file, the
+//! field and both values; nothing is allocated from an unchecked length.
+
+pub mod catalogue;
+pub mod chat;
+pub mod checkpoint;
+pub mod cli;
+pub mod config;
+pub mod generate;
+pub mod gguf;
+pub mod model;
+mod quote;
+pub mod rope;
+pub mod safetensors;
+pub mod sampler;
+pub mod stop;
+pub mod tokenizer;
+pub mod weights;

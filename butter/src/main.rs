@@ -1,2 +1,5 @@
-//! Command line.
-fn main() {}
+//! The `butter` command. All of it is in [`butter::cli`].
+
+fn main() -> std::process::ExitCode {
+    butter::cli::main()
+}

@@ -42,7 +42,9 @@ pub enum SafetensorsFault {
         found: usize,
     },
     /// The header's length is past the file or the format's limit.
-    #[error("header length (byte 0) is {length}, but {available} bytes follow and the format allows at most {LONGEST_HEADER}")]
+    #[error(
+        "header length (byte 0) is {length}, but {available} bytes follow and the format allows at most {LONGEST_HEADER}"
+    )]
     HeaderLength {
         /// The length in the file.
         length: u64,
@@ -61,7 +63,9 @@ pub enum SafetensorsFault {
         dtype: String,
     },
     /// A tensor's range is reversed or past the file's end.
-    #[error("tensor {name} lies at data offsets {start}..{end}, the data has {available} bytes; is the file cut off?")]
+    #[error(
+        "tensor {name} lies at data offsets {start}..{end}, the data has {available} bytes; is the file cut off?"
+    )]
     Range {
         /// The tensor.
         name: String,
@@ -87,7 +91,9 @@ pub enum SafetensorsFault {
         found: u64,
     },
     /// Two tensors that share bytes.
-    #[error("tensor {first} ends at data offset {first_end}, but tensor {second} starts at {second_start}: they overlap")]
+    #[error(
+        "tensor {first} ends at data offset {first_end}, but tensor {second} starts at {second_start}: they overlap"
+    )]
     Overlap {
         /// The tensor that starts first.
         first: String,
@@ -108,14 +114,24 @@ pub enum SafetensorsFault {
 
 /// Maps a safetensors file and adds its tensors to the catalogue.
 pub fn read_into(path: &Path, catalogue: &mut TensorCatalogue) -> Result<(), SafetensorsError> {
-    let fail = |fault| SafetensorsError { path: path.to_owned(), fault };
+    let fail = |fault| SafetensorsError {
+        path: path.to_owned(),
+        fault,
+    };
     let map = map_file(path).map_err(|error| fail(SafetensorsFault::Io(error)))?;
     let entries = parse_header(&map).map_err(fail)?;
     for entry in entries {
-        let tensor =
-            Tensor::new(entry.name, entry.ty, entry.shape, Arc::clone(&map), entry.range);
+        let tensor = Tensor::new(
+            entry.name,
+            entry.ty,
+            entry.shape,
+            Arc::clone(&map),
+            entry.range,
+        );
         if let Some(earlier) = catalogue.insert(tensor) {
-            return Err(fail(SafetensorsFault::Duplicate { name: quoted(earlier.name()) }));
+            return Err(fail(SafetensorsFault::Duplicate {
+                name: quoted(earlier.name()),
+            }));
         }
     }
     Ok(())
@@ -154,16 +170,27 @@ pub fn parse_header(bytes: &[u8]) -> Result<Vec<SafetensorsEntry>, SafetensorsFa
             "F16" => TensorType::F16,
             "BF16" => TensorType::BF16,
             other => {
-                return Err(SafetensorsFault::Dtype { name: quoted(&name), dtype: quoted(other) });
+                return Err(SafetensorsFault::Dtype {
+                    name: quoted(&name),
+                    dtype: quoted(other),
+                });
             }
         };
         let [start, end] = tensor.data_offsets;
         let available = data.len() as u64;
         if start > end || end > available {
-            return Err(SafetensorsFault::Range { name: quoted(&name), start, end, available });
+            return Err(SafetensorsFault::Range {
+                name: quoted(&name),
+                start,
+                end,
+                available,
+            });
         }
-        let shape: Option<Vec<usize>> =
-            tensor.shape.iter().map(|&dimension| usize::try_from(dimension).ok()).collect();
+        let shape: Option<Vec<usize>> = tensor
+            .shape
+            .iter()
+            .map(|&dimension| usize::try_from(dimension).ok())
+            .collect();
         let needed = shape
             .as_ref()
             .and_then(|shape| shape.iter().try_fold(1usize, |a, &b| a.checked_mul(b)))
@@ -178,12 +205,20 @@ pub fn parse_header(bytes: &[u8]) -> Result<Vec<SafetensorsEntry>, SafetensorsFa
             });
         };
         let range = data_start + start as usize..data_start + end as usize;
-        entries.push(SafetensorsEntry { name, ty, shape, range });
+        entries.push(SafetensorsEntry {
+            name,
+            ty,
+            shape,
+            range,
+        });
     }
 
     let mut order: Vec<&SafetensorsEntry> = entries.iter().collect();
     order.sort_by_key(|entry| (entry.range.start, entry.range.end));
-    if let Some(pair) = order.windows(2).find(|pair| pair[0].range.end > pair[1].range.start) {
+    if let Some(pair) = order
+        .windows(2)
+        .find(|pair| pair[0].range.end > pair[1].range.start)
+    {
         return Err(SafetensorsFault::Overlap {
             first: quoted(&pair[0].name),
             first_end: pair[0].range.end - data_start,
@@ -228,7 +263,9 @@ impl<'de> Deserialize<'de> for Header {
                     let tensor = map.next_value::<HeaderTensor>()?;
                     let shown = quoted(&name);
                     if tensors.insert(name, tensor).is_some() {
-                        return Err(A::Error::custom(format_args!("tensor {shown} stands twice")));
+                        return Err(A::Error::custom(format_args!(
+                            "tensor {shown} stands twice"
+                        )));
                     }
                 }
                 Ok(Header { tensors })
@@ -252,19 +289,31 @@ mod tests {
 
     fn fault(header: &str, data: usize) -> String {
         let bytes = file(header.len() as u64, header, data);
-        parse_header(&bytes).expect_err("the header is wrong").to_string()
+        parse_header(&bytes)
+            .expect_err("the header is wrong")
+            .to_string()
     }
 
     // E20
     #[test]
     fn each_wrong_header_is_refused_with_its_values() {
-        let length = |n| parse_header(&file(n, "{}", 4)).expect_err("too long").to_string();
+        let length = |n| {
+            parse_header(&file(n, "{}", 4))
+                .expect_err("too long")
+                .to_string()
+        };
         assert!(length(u64::MAX).contains("18446744073709551615"));
         assert!(length(7).contains("length (byte 0) is 7, but 6 bytes follow"));
         assert!(length(0).starts_with("header (byte 8): EOF"));
         assert!(parse_header(&[0; 7]).is_err());
         assert!(fault("[]", 0).contains("expected an object of tensors"));
-        assert!(fault(r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}"#, 4).contains("EOF"));
+        assert!(
+            fault(
+                r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}"#,
+                4
+            )
+            .contains("EOF")
+        );
         let one = r#""a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}"#;
         assert!(fault(&format!("{{{one},{one}}}"), 4).contains("`a` stands twice"));
         assert!(fault(&format!("{{{one}}}"), 3).contains("0..4, the data has 3 bytes"));
@@ -274,6 +323,12 @@ mod tests {
         assert!(fault(big, 4).contains("needs too many bytes"));
         let reversed = r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}}"#;
         assert!(fault(reversed, 4).contains("4..0"));
-        assert!(fault(r#"{"a":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}}"#, 8).contains("I64"));
+        assert!(
+            fault(
+                r#"{"a":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}}"#,
+                8
+            )
+            .contains("I64")
+        );
     }
 }

@@ -12,7 +12,9 @@ use super::TensorType;
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DequantiseError {
     /// The type is published but not decoded here.
-    #[error("tensor type {0} is not supported yet; supported are F32, F16, BF16, Q8_0, Q4_0 and Q4_1")]
+    #[error(
+        "tensor type {0} is not supported yet; supported are F32, F16, BF16, Q8_0, Q4_0 and Q4_1"
+    )]
     Unsupported(TensorType),
     /// Bytes and elements disagree.
     #[error("{elements} elements of {ty} need {needed} bytes, but there are {found}")]
@@ -105,14 +107,18 @@ mod tests {
         let mut block = f16::from_f32(0.5).to_le_bytes().to_vec();
         block.extend((0..16).map(|i| i | ((15 - i) << 4)));
         let q4_0 = decode(TensorType::Q4_0, &block, 32);
-        let expected: Vec<f32> =
-            (0..16).chain((0..16).rev()).map(|q| (q as f32 - 8.0) * 0.5).collect();
+        let expected: Vec<f32> = (0..16)
+            .chain((0..16).rev())
+            .map(|q| (q as f32 - 8.0) * 0.5)
+            .collect();
         assert_eq!(q4_0, expected);
 
         block.splice(2..2, f16::from_f32(-3.0).to_le_bytes());
         let q4_1 = decode(TensorType::Q4_1, &block, 32);
-        let expected: Vec<f32> =
-            (0..16).chain((0..16).rev()).map(|q| q as f32 * 0.5 - 3.0).collect();
+        let expected: Vec<f32> = (0..16)
+            .chain((0..16).rev())
+            .map(|q| q as f32 * 0.5 - 3.0)
+            .collect();
         assert_eq!(q4_1, expected);
     }
 
@@ -120,7 +126,10 @@ mod tests {
     fn eight_bit_codes_are_signed() {
         let mut block = f16::from_f32(2.0).to_le_bytes().to_vec();
         block.extend([0x80, 0xff, 0x00, 0x7f].iter().cycle().take(32));
-        assert_eq!(decode(TensorType::Q8_0, &block, 32)[..4], [-256.0, -2.0, 0.0, 254.0]);
+        assert_eq!(
+            decode(TensorType::Q8_0, &block, 32)[..4],
+            [-256.0, -2.0, 0.0, 254.0]
+        );
     }
 
     #[test]
@@ -130,6 +139,10 @@ mod tests {
         assert!(dequantise(TensorType::Q4_0, &[0; 18], &mut out[..31]).is_err());
         let mut out = [0.0; 256];
         let error = dequantise(TensorType::Q4_K, &[0; 144], &mut out).unwrap_err();
-        assert!(error.to_string().starts_with("tensor type Q4_K is not supported yet"));
+        assert!(
+            error
+                .to_string()
+                .starts_with("tensor type Q4_K is not supported yet")
+        );
     }
 }

@@ -22,7 +22,11 @@ pub enum GgufFault {
     #[error("cannot be read: {0}")]
     Io(std::io::Error),
     /// The file does not start with the magic.
-    #[error("magic is {:02x?}, a GGUF file starts with {:02x?} (\"GGUF\")", found, b"GGUF")]
+    #[error(
+        "magic is {:02x?}, a GGUF file starts with {:02x?} (\"GGUF\")",
+        found,
+        b"GGUF"
+    )]
     Magic {
         /// The first four bytes.
         found: [u8; 4],
@@ -34,7 +38,9 @@ pub enum GgufFault {
         found: u32,
     },
     /// The file ends inside a field.
-    #[error("{field} at byte {offset} needs {needed} bytes, the file has {available} left; is it cut off?")]
+    #[error(
+        "{field} at byte {offset} needs {needed} bytes, the file has {available} left; is it cut off?"
+    )]
     Truncated {
         /// The field being read.
         field: String,
@@ -46,7 +52,9 @@ pub enum GgufFault {
         available: u64,
     },
     /// A count that the file cannot hold.
-    #[error("{field} counts {count} entries of at least {minimum_bytes} bytes, the file has {available} bytes left")]
+    #[error(
+        "{field} counts {count} entries of at least {minimum_bytes} bytes, the file has {available} bytes left"
+    )]
     Count {
         /// The field.
         field: String,
@@ -156,7 +164,9 @@ pub enum GgufFault {
         ty: TensorType,
     },
     /// A tensor at an offset that breaks the alignment.
-    #[error("tensor {name} starts at data offset {offset}, which is no multiple of general.alignment = {alignment}")]
+    #[error(
+        "tensor {name} starts at data offset {offset}, which is no multiple of general.alignment = {alignment}"
+    )]
     TensorAlignment {
         /// The tensor.
         name: String,
@@ -176,7 +186,9 @@ pub enum GgufFault {
         file_bytes: u64,
     },
     /// Two tensors that share bytes.
-    #[error("tensor {first} ends at byte {first_end}, but tensor {second} starts at byte {second_start}: they overlap")]
+    #[error(
+        "tensor {first} ends at byte {first_end}, but tensor {second} starts at byte {second_start}: they overlap"
+    )]
     Overlap {
         /// The tensor that starts first.
         first: String,

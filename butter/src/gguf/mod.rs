@@ -47,10 +47,17 @@ pub struct GgufFile {
 impl GgufFile {
     /// Maps and parses the file at `path`.
     pub fn open(path: &Path) -> Result<Self, GgufError> {
-        let fail = |fault| GgufError { path: path.to_owned(), fault };
+        let fail = |fault| GgufError {
+            path: path.to_owned(),
+            fault,
+        };
         let map = map_file(path).map_err(|error| fail(GgufFault::Io(error)))?;
         let header = GgufHeader::parse(&map).map_err(fail)?;
-        Ok(Self { path: path.to_owned(), map, header })
+        Ok(Self {
+            path: path.to_owned(),
+            map,
+            header,
+        })
     }
 
     /// Where the file lies.
@@ -73,7 +80,10 @@ impl GgufFile {
 pub(crate) fn map_file(path: &Path) -> std::io::Result<Arc<Mmap>> {
     let file = File::open(path)?;
     if file.metadata()?.is_dir() {
-        return Err(std::io::Error::new(std::io::ErrorKind::IsADirectory, "is a directory"));
+        return Err(std::io::Error::new(
+            std::io::ErrorKind::IsADirectory,
+            "is a directory",
+        ));
     }
     // SAFETY: the map is private and read-only. A file that another process
     // truncates while it is mapped would fault; no safe way of mapping excludes
@@ -140,7 +150,11 @@ impl GgufHeader {
             None => DEFAULT_ALIGNMENT,
             Some(&index) => match &metadata[index].1 {
                 Value::Unsigned(v) if v.is_power_of_two() && *v <= 1 << 30 => *v,
-                other => return Err(GgufFault::Alignment { found: other.describe() }),
+                other => {
+                    return Err(GgufFault::Alignment {
+                        found: other.describe(),
+                    });
+                }
             },
         };
 
@@ -150,12 +164,20 @@ impl GgufHeader {
         }
         let data_start = (reader.offset as u64).next_multiple_of(alignment);
         let tensors = place_tensors(infos, data_start, alignment, bytes.len() as u64)?;
-        Ok(Self { version, alignment, metadata, metadata_index, tensors })
+        Ok(Self {
+            version,
+            alignment,
+            metadata,
+            metadata_index,
+            tensors,
+        })
     }
 
     /// The value of a key.
     pub fn get(&self, key: &str) -> Option<&Value> {
-        self.metadata_index.get(key).map(|&index| &self.metadata[index].1)
+        self.metadata_index
+            .get(key)
+            .map(|&index| &self.metadata[index].1)
     }
 
     /// All keys and values in the file's order.
@@ -204,19 +226,33 @@ fn place_tensors(
             });
         };
         if end > file_bytes {
-            return Err(GgufFault::TensorPastEnd { name: quoted(&info.name), end, file_bytes });
+            return Err(GgufFault::TensorPastEnd {
+                name: quoted(&info.name),
+                end,
+                file_bytes,
+            });
         }
         let range = start as usize..end as usize;
-        tensors.push(TensorInfo { name: info.name, ty: info.ty, shape: info.shape, range });
+        tensors.push(TensorInfo {
+            name: info.name,
+            ty: info.ty,
+            shape: info.shape,
+            range,
+        });
     }
 
     let mut order: Vec<&TensorInfo> = tensors.iter().collect();
     order.sort_by(|a, b| a.name.cmp(&b.name));
     if let Some(pair) = order.windows(2).find(|pair| pair[0].name == pair[1].name) {
-        return Err(GgufFault::DuplicateTensor { name: quoted(&pair[0].name) });
+        return Err(GgufFault::DuplicateTensor {
+            name: quoted(&pair[0].name),
+        });
     }
     order.sort_by_key(|tensor| tensor.range.start);
-    if let Some(pair) = order.windows(2).find(|pair| pair[0].range.end > pair[1].range.start) {
+    if let Some(pair) = order
+        .windows(2)
+        .find(|pair| pair[0].range.end > pair[1].range.start)
+    {
         return Err(GgufFault::Overlap {
             first: quoted(&pair[0].name),
             first_end: pair[0].range.end as u64,
@@ -283,18 +319,27 @@ impl<'a> Reader<'a> {
         let offset = self.offset as u64;
         let length = self.u64(field)?;
         if length > longest {
-            return Err(GgufFault::StringTooLong { field: field.to_owned(), length, longest });
+            return Err(GgufFault::StringTooLong {
+                field: field.to_owned(),
+                length,
+                longest,
+            });
         }
         let bytes = self.take(length, field)?;
-        std::str::from_utf8(bytes)
-            .map_err(|_| GgufFault::StringNotUtf8 { field: field.to_owned(), offset })
+        std::str::from_utf8(bytes).map_err(|_| GgufFault::StringNotUtf8 {
+            field: field.to_owned(),
+            offset,
+        })
     }
 
     fn bool(&mut self, key: &str) -> Result<bool, GgufFault> {
         match self.array::<1>(key)?[0] {
             0 => Ok(false),
             1 => Ok(true),
-            found => Err(GgufFault::Boolean { key: quoted(key), found }),
+            found => Err(GgufFault::Boolean {
+                key: quoted(key),
+                found,
+            }),
         }
     }
 
@@ -314,7 +359,12 @@ impl<'a> Reader<'a> {
             10 => Value::Unsigned(self.u64(key)?),
             11 => Value::Signed(i64::from_le_bytes(self.array(key)?)),
             12 => Value::F64(f64::from_le_bytes(self.array(key)?)),
-            found => return Err(GgufFault::ValueType { key: quoted(key), found }),
+            found => {
+                return Err(GgufFault::ValueType {
+                    key: quoted(key),
+                    found,
+                });
+            }
         })
     }
 
@@ -349,7 +399,12 @@ impl<'a> Reader<'a> {
             10 => Array::U64(self.elements(key, count, u64::from_le_bytes)?),
             11 => Array::I64(self.elements(key, count, i64::from_le_bytes)?),
             12 => Array::F64(self.elements(key, count, f64::from_le_bytes)?),
-            found => return Err(GgufFault::ValueType { key: quoted(key), found }),
+            found => {
+                return Err(GgufFault::ValueType {
+                    key: quoted(key),
+                    found,
+                });
+            }
         })
     }
 
@@ -361,21 +416,31 @@ impl<'a> Reader<'a> {
     ) -> Result<Vec<T>, GgufFault> {
         self.check_count(key, count, N as u64)?;
         let bytes = self.take(count * N as u64, key)?;
-        Ok(bytes.as_chunks::<N>().0.iter().map(|chunk| decode(*chunk)).collect())
+        Ok(bytes
+            .as_chunks::<N>()
+            .0
+            .iter()
+            .map(|chunk| decode(*chunk))
+            .collect())
     }
 
     fn tensor_info(&mut self) -> Result<RawTensorInfo, GgufFault> {
         let name = self.string("tensor name", MAX_KEY_BYTES)?.to_owned();
         let rank = self.u32("tensor n_dims")?;
         if rank == 0 || rank > MAX_DIMENSIONS {
-            return Err(GgufFault::Rank { name: quoted(&name), found: rank });
+            return Err(GgufFault::Rank {
+                name: quoted(&name),
+                found: rank,
+            });
         }
         let mut shape = Vec::new();
         let mut elements = Some(1usize);
         for _ in 0..rank {
             let dimension = self.u64("tensor dimensions")?;
             if dimension == 0 {
-                return Err(GgufFault::ZeroDimension { name: quoted(&name) });
+                return Err(GgufFault::ZeroDimension {
+                    name: quoted(&name),
+                });
             }
             let dimension = usize::try_from(dimension).ok();
             elements = elements.zip(dimension).and_then(|(a, b)| a.checked_mul(b));
@@ -384,16 +449,32 @@ impl<'a> Reader<'a> {
         let type_id = self.u32("tensor type")?;
         let offset = self.u64("tensor offset")?;
         let Some(ty) = TensorType::from_id(type_id) else {
-            return Err(GgufFault::TensorType { name: quoted(&name), found: type_id });
+            return Err(GgufFault::TensorType {
+                name: quoted(&name),
+                found: type_id,
+            });
         };
         let row = shape[0];
         if !row.is_multiple_of(ty.block_elements()) {
-            return Err(GgufFault::PartialBlock { name: quoted(&name), row, ty });
+            return Err(GgufFault::PartialBlock {
+                name: quoted(&name),
+                row,
+                ty,
+            });
         }
         shape.reverse();
         let Some(bytes) = elements.and_then(|elements| ty.bytes_of(elements)) else {
-            return Err(GgufFault::ShapeOverflow { name: quoted(&name), shape });
+            return Err(GgufFault::ShapeOverflow {
+                name: quoted(&name),
+                shape,
+            });
         };
-        Ok(RawTensorInfo { name, ty, shape, bytes, offset })
+        Ok(RawTensorInfo {
+            name,
+            ty,
+            shape,
+            bytes,
+            offset,
+        })
     }
 }

@@ -102,7 +102,15 @@ impl TensorType {
 
     /// Whether [`dequantise`](super::dequantise) and the kernels decode it.
     pub fn is_supported(self) -> bool {
-        [Self::F32, Self::F16, Self::BF16, Self::Q8_0, Self::Q4_0, Self::Q4_1].contains(&self)
+        [
+            Self::F32,
+            Self::F16,
+            Self::BF16,
+            Self::Q8_0,
+            Self::Q4_0,
+            Self::Q4_1,
+        ]
+        .contains(&self)
     }
 
     /// Bytes of `elements` elements, or `None` if they do not fill whole

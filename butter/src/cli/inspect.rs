@@ -1,0 +1,166 @@
+//! `butter inspect`: what a checkpoint holds, and whether it would load.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::json;
+
+use super::CommandError;
+use crate::catalogue::TensorCatalogue;
+use crate::checkpoint::{Checkpoint, CheckpointKind, safetensors_files};
+use crate::config::ignored_keys;
+use crate::gguf::{GgufFile, Value};
+use crate::rope::RopeScaling;
+use crate::safetensors::read_into;
+
+#[derive(Args, Debug)]
+pub(super) struct InspectArguments {
+    /// A GGUF file, a folder with one, or a Hugging Face folder.
+    path: PathBuf,
+    /// Print one JSON object instead of tables.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Lists what is there even if the model cannot be run, and ends with an error
+/// if it cannot be loaded.
+pub(super) fn run(arguments: &InspectArguments) -> Result<(), CommandError> {
+    let (gguf, catalogue) = match CheckpointKind::detect(&arguments.path)? {
+        CheckpointKind::Gguf(path) => {
+            let file = GgufFile::open(&path).map_err(crate::checkpoint::LoadError::from)?;
+            let catalogue = TensorCatalogue::from_gguf(&file);
+            (Some(file), catalogue)
+        }
+        CheckpointKind::HuggingFace(folder) => {
+            let mut catalogue = TensorCatalogue::default();
+            for shard in safetensors_files(&folder)? {
+                read_into(&shard, &mut catalogue).map_err(crate::checkpoint::LoadError::from)?;
+            }
+            (None, catalogue)
+        }
+    };
+    let loaded = Checkpoint::open(&arguments.path);
+    let mut out = std::io::stdout().lock();
+    if arguments.json {
+        let tensors: Vec<_> = catalogue
+            .iter()
+            .map(|tensor| {
+                json!({
+                    "name": tensor.name(),
+                    "type": tensor.ty().name(),
+                    "shape": tensor.shape(),
+                    "bytes": tensor.range().len(),
+                    "offset": tensor.range().start,
+                })
+            })
+            .collect();
+        let summary = json!({
+            "parameters": catalogue.elements(),
+            "bytes": catalogue.bytes(),
+            "config": loaded.as_ref().ok().map(config_rows).map(|rows| {
+                rows.into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect::<serde_json::Map<_, _>>()
+            }),
+            "tensors": tensors,
+            "error": loaded.as_ref().err().map(ToString::to_string),
+        });
+        writeln!(out, "{summary}")?;
+    } else {
+        if let Some(file) = &gguf {
+            write_metadata(&mut out, file)?;
+        }
+        if let Ok(checkpoint) = &loaded {
+            writeln!(out, "config")?;
+            for (key, value) in config_rows(checkpoint) {
+                writeln!(out, "  {key:<24} {value}")?;
+            }
+        }
+        writeln!(out, "tensors")?;
+        let width = catalogue
+            .iter()
+            .map(|tensor| tensor.name().len())
+            .max()
+            .unwrap_or(0)
+            .min(64);
+        for tensor in catalogue.iter() {
+            let shape = format!("{:?}", tensor.shape());
+            writeln!(
+                out,
+                "  {:<width$} {:<8} {shape:<18} {:>12} bytes",
+                tensor.name().escape_debug().to_string(),
+                tensor.ty(),
+                tensor.range().len()
+            )?;
+        }
+        writeln!(
+            out,
+            "{} tensors, {} parameters, {} bytes",
+            catalogue.len(),
+            catalogue.elements(),
+            catalogue.bytes()
+        )?;
+    }
+    out.flush()?;
+    loaded.map(|_| ()).map_err(CommandError::from)
+}
+
+fn write_metadata(out: &mut dyn Write, file: &GgufFile) -> std::io::Result<()> {
+    let header = file.header();
+    writeln!(
+        out,
+        "GGUF version {}, alignment {}",
+        header.version, header.alignment
+    )?;
+    let ignored: Vec<&str> = ignored_keys(header).collect();
+    for (key, value) in header.metadata() {
+        let note = if ignored.contains(&key) {
+            "  (not used)"
+        } else {
+            ""
+        };
+        let shown = match value {
+            Value::Array(array) => format!("{} {}", array.len(), array.element_name()),
+            other => other.to_string(),
+        };
+        writeln!(
+            out,
+            "  {:<44} {shown}{note}",
+            key.escape_debug().to_string()
+        )?;
+    }
+    Ok(())
+}
+
+fn config_rows(checkpoint: &Checkpoint) -> Vec<(&'static str, String)> {
+    let config = &checkpoint.config;
+    let scaling = match &config.rope.scaling {
+        RopeScaling::Factors(factors) => format!("{} factors from the file", factors.len()),
+        other => format!("{other:?}"),
+    };
+    let yes_no = |flag: bool| if flag { "yes" } else { "no" }.to_owned();
+    vec![
+        ("vocabulary", config.vocab_size.to_string()),
+        ("context", config.context_length.to_string()),
+        ("hidden", config.hidden_size.to_string()),
+        ("feed-forward", config.intermediate_size.to_string()),
+        ("layers", config.layer_count.to_string()),
+        ("query heads", config.head_count.to_string()),
+        ("key-value heads", config.kv_head_count.to_string()),
+        ("head size", config.head_dim.to_string()),
+        ("norm epsilon", config.rms_norm_eps.to_string()),
+        ("RoPE base", config.rope.theta.to_string()),
+        ("RoPE layout", format!("{:?}", config.rope.layout)),
+        ("RoPE scaling", scaling),
+        ("tied embeddings", yes_no(config.tied_embeddings)),
+        ("tokenizer", yes_no(checkpoint.tokenizer.is_some())),
+        ("chat template", yes_no(checkpoint.chat_template.is_some())),
+        (
+            "end of answer",
+            format!("{:?}", checkpoint.end_of_generation),
+        ),
+        (
+            "cache bytes a position",
+            format!("{} (f32)", config.kv_bytes_per_position(4)),
+        ),
+    ]
+}

@@ -1,0 +1,230 @@
+//! The command line: `butter generate`, `butter chat`, `butter inspect`.
+//!
+//! Answers go to standard output, everything else to standard error. Exit codes:
+//! 0 for success, 1 for an error (one line on standard error), 2 for a wrong
+//! command line.
+
+mod chat;
+mod generate;
+mod inspect;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::checkpoint::{Checkpoint, LoadError};
+use crate::generate::{Answer, GenerateError, Stats};
+use crate::model::{Model, ModelError};
+use crate::sampler::{SampleError, Sampler};
+
+/// Runs language models on Iron's kernels.
+#[derive(Parser, Debug)]
+#[command(name = "butter", version, about)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Answer one prompt.
+    Generate(generate::GenerateArguments),
+    /// Talk with a model, turn by turn.
+    Chat(chat::ChatArguments),
+    /// Show a checkpoint's config and tensors.
+    Inspect(inspect::InspectArguments),
+}
+
+/// What both `generate` and `chat` need to run a model.
+#[derive(Args, Clone, Debug)]
+struct ModelArguments {
+    /// A GGUF file, a folder with one, or a Hugging Face folder.
+    #[arg(long)]
+    model: PathBuf,
+    /// What runs the kernels.
+    #[arg(long, value_enum, default_value_t = Backend::Cpu)]
+    backend: Backend,
+    /// Type of activations and of the key-value cache.
+    #[arg(long, value_enum, default_value_t = ActivationType::F32)]
+    dtype: ActivationType,
+    /// Most tokens of an answer; the context may end it earlier.
+    #[arg(long, default_value_t = 256)]
+    max_tokens: usize,
+    /// 0 always takes the likeliest token; higher values vary more.
+    #[arg(long, default_value_t = 0.0)]
+    temperature: f64,
+    /// Seed of the choice at a temperature above 0.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Go on where the model would end its answer.
+    #[arg(long)]
+    ignore_eos: bool,
+    /// Print counts and clocks to standard error, prefill and decode apart.
+    #[arg(long)]
+    stats: bool,
+}
+
+/// An execution of the kernels.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Backend {
+    /// Machine code made in the process.
+    Cpu,
+    /// SPIR-V through the system's Vulkan driver.
+    Vulkan,
+    /// CUDA C++ through NVRTC.
+    Cuda,
+}
+
+impl Backend {
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Vulkan => "vulkan",
+            Self::Cuda => "cuda",
+        }
+    }
+}
+
+/// Type of activations and of the key-value cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum ActivationType {
+    /// 32-bit float.
+    F32,
+    /// 16-bit float.
+    F16,
+    /// bfloat16.
+    Bf16,
+}
+
+impl ActivationType {
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+        }
+    }
+}
+
+/// Makes a model of an opened checkpoint that runs on a backend.
+pub fn open_model(
+    checkpoint: &Checkpoint,
+    backend: Backend,
+    dtype: ActivationType,
+) -> Result<Box<dyn Model>, ModelError> {
+    Err(ModelError::BackendUnavailable {
+        backend: backend.name().to_owned(),
+        reason: format!(
+            "this build has no {} graph of {} layers on it; `butter inspect` works",
+            dtype.name(),
+            checkpoint.config.layer_count
+        ),
+    })
+}
+
+/// Why a command failed; shown as one line.
+#[derive(Debug, thiserror::Error)]
+enum CommandError {
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    #[error(transparent)]
+    Generate(#[from] GenerateError),
+    #[error("--temperature: {0}")]
+    Sampler(#[from] SampleError),
+    #[error("{option}: {problem}")]
+    Option {
+        option: &'static str,
+        problem: String,
+    },
+    #[error("{}: {problem}", path.display())]
+    File { path: PathBuf, problem: String },
+    #[error("the answer ended early: {0}")]
+    Answer(String),
+    #[error("cannot write to standard output: {0}")]
+    Output(#[from] std::io::Error),
+}
+
+/// Parses the command line, runs it, and gives the exit code.
+pub fn main() -> ExitCode {
+    let command_line = CommandLine::parse();
+    let result = match &command_line.command {
+        Command::Generate(arguments) => generate::run(arguments),
+        Command::Chat(arguments) => chat::run(arguments),
+        Command::Inspect(arguments) => inspect::run(arguments),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads our output has seen enough, as `head` does.
+        Err(CommandError::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => {
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            // One line, whatever a path or a library put into the message.
+            let message = error.to_string().replace(['\n', '\r'], " ");
+            let _ = writeln!(std::io::stderr(), "butter: error: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl ModelArguments {
+    fn sampler(&self) -> Result<Sampler, CommandError> {
+        Ok(Sampler::new(self.temperature, self.seed)?)
+    }
+
+    fn stop_tokens(&self, checkpoint: &Checkpoint) -> Vec<u32> {
+        if self.ignore_eos {
+            Vec::new()
+        } else {
+            checkpoint.end_of_generation.clone()
+        }
+    }
+
+    fn report(&self, stats: &Stats) {
+        if self.stats {
+            let _ = writeln!(
+                std::io::stderr(),
+                "[{} {}] prefill: {} tokens ({} reused) in {:.3} s, {:.1} tokens/s; decode: {} tokens in {:.3} s, {:.1} tokens/s",
+                self.backend.name(),
+                self.dtype.name(),
+                stats.prompt_tokens,
+                stats.reused_tokens,
+                stats.prefill_seconds,
+                stats.prefill_tokens_per_second,
+                stats.generated_tokens,
+                stats.decode_seconds,
+                stats.decode_tokens_per_second,
+            );
+        }
+    }
+}
+
+/// Writes a piece of an answer at once; the first failure is kept.
+fn stream_to(out: &mut dyn Write, failed: &mut Option<std::io::Error>, text: &str) {
+    if failed.is_none()
+        && let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush())
+    {
+        *failed = Some(error);
+    }
+}
+
+/// An answer that ended because of an error is one, after it was shown.
+fn check_answer(answer: &Answer) -> Result<(), CommandError> {
+    match &answer.error {
+        Some(error) => Err(CommandError::Answer(error.clone())),
+        None => Ok(()),
+    }
+}
+
+fn read_file(path: &Path) -> Result<Vec<u8>, CommandError> {
+    std::fs::read(path).map_err(|error| CommandError::File {
+        path: path.to_owned(),
+        problem: format!("cannot be read: {error}"),
+    })
+}

@@ -1,0 +1,217 @@
+//! One view of GGUF metadata and of JSON objects that remembers which keys were
+//! looked at, so that the rest can be refused.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+use serde_json::Value as Json;
+
+use super::ConfigFault;
+use crate::gguf::{GgufHeader, Value as GgufValue};
+use crate::quote::quoted;
+
+/// A scalar or something else, from either kind of file.
+pub(super) enum Found {
+    Unsigned(u64),
+    Float(f64),
+    Bool(bool),
+    String(String),
+    Other(String),
+}
+
+impl Found {
+    pub(super) fn describe(&self) -> String {
+        match self {
+            Self::Unsigned(v) => v.to_string(),
+            Self::Float(v) => v.to_string(),
+            Self::Bool(v) => v.to_string(),
+            Self::String(v) => quoted(v),
+            Self::Other(v) => v.clone(),
+        }
+    }
+}
+
+/// Keys of a configuration with typed access. Absent and `null` are the same.
+pub(super) struct Keys<'a> {
+    source: Source<'a>,
+    /// Prepended to key names in errors.
+    prefix: String,
+    seen: RefCell<BTreeSet<String>>,
+}
+
+enum Source<'a> {
+    Gguf(&'a GgufHeader),
+    Json(&'a serde_json::Map<String, Json>),
+}
+
+impl<'a> Keys<'a> {
+    /// The keys of a GGUF file below `prefix` (`llama.`).
+    pub(super) fn gguf(header: &'a GgufHeader, prefix: &str) -> Self {
+        Self {
+            source: Source::Gguf(header),
+            prefix: prefix.to_owned(),
+            seen: RefCell::default(),
+        }
+    }
+
+    /// The keys of a JSON object that lies at `prefix` (empty, or `rope_scaling.`).
+    pub(super) fn json(object: &'a serde_json::Map<String, Json>, prefix: &str) -> Self {
+        Self {
+            source: Source::Json(object),
+            prefix: prefix.to_owned(),
+            seen: RefCell::default(),
+        }
+    }
+
+    /// The key's full name, for errors.
+    pub(super) fn name(&self, key: &str) -> String {
+        format!("{}{key}", self.prefix)
+    }
+
+    fn find(&self, key: &str) -> Option<Found> {
+        self.seen.borrow_mut().insert(key.to_owned());
+        match self.source {
+            Source::Gguf(header) => header.get(&self.name(key)).map(|value| match value {
+                GgufValue::Bool(v) => Found::Bool(*v),
+                GgufValue::String(v) => Found::String(v.to_string()),
+                other => match (other.as_u64(), other.as_f64()) {
+                    (Some(v), _) => Found::Unsigned(v),
+                    (_, Some(v)) => Found::Float(v),
+                    _ => Found::Other(other.describe()),
+                },
+            }),
+            Source::Json(object) => match object.get(key)? {
+                Json::Null => None,
+                Json::Bool(v) => Some(Found::Bool(*v)),
+                Json::String(v) => Some(Found::String(v.clone())),
+                Json::Number(v) => Some(match (v.as_u64(), v.as_f64()) {
+                    (Some(v), _) => Found::Unsigned(v),
+                    (_, Some(v)) => Found::Float(v),
+                    _ => Found::Other(v.to_string()),
+                }),
+                Json::Array(v) => Some(Found::Other(format!("a list of {}", v.len()))),
+                Json::Object(_) => Some(Found::Other("an object".to_owned())),
+            },
+        }
+    }
+
+    fn typed<T>(
+        &self,
+        key: &str,
+        expected: &'static str,
+        convert: impl Fn(&Found) -> Option<T>,
+    ) -> Result<Option<T>, ConfigFault> {
+        let Some(found) = self.find(key) else {
+            return Ok(None);
+        };
+        match convert(&found) {
+            Some(value) => Ok(Some(value)),
+            None => Err(ConfigFault::Type {
+                key: self.name(key),
+                found: found.describe(),
+                expected,
+            }),
+        }
+    }
+
+    pub(super) fn size(&self, key: &str) -> Result<Option<usize>, ConfigFault> {
+        self.typed(key, "a non-negative integer", |found| match found {
+            Found::Unsigned(v) => usize::try_from(*v).ok(),
+            _ => None,
+        })
+    }
+
+    pub(super) fn float(&self, key: &str) -> Result<Option<f64>, ConfigFault> {
+        self.typed(key, "a number", |found| match found {
+            Found::Unsigned(v) => Some(*v as f64),
+            Found::Float(v) => Some(*v),
+            _ => None,
+        })
+    }
+
+    pub(super) fn bool(&self, key: &str) -> Result<Option<bool>, ConfigFault> {
+        self.typed(key, "true or false", |found| match found {
+            Found::Bool(v) => Some(*v),
+            _ => None,
+        })
+    }
+
+    pub(super) fn string(&self, key: &str) -> Result<Option<String>, ConfigFault> {
+        self.typed(key, "a string", |found| match found {
+            Found::String(v) => Some(v.clone()),
+            _ => None,
+        })
+    }
+
+    pub(super) fn required<T>(&self, key: &str, value: Option<T>) -> Result<T, ConfigFault> {
+        value.ok_or_else(|| ConfigFault::Missing {
+            key: self.name(key),
+        })
+    }
+
+    pub(super) fn required_size(&self, key: &str) -> Result<usize, ConfigFault> {
+        let value = self.size(key)?;
+        self.required(key, value)
+    }
+
+    /// Refuses any value of a key that `accept` does not take; absent is fine.
+    pub(super) fn only(
+        &self,
+        key: &str,
+        supported: &'static str,
+        accept: impl Fn(&Found) -> bool,
+    ) -> Result<(), ConfigFault> {
+        match self.find(key) {
+            Some(found) if !accept(&found) => Err(ConfigFault::Unsupported {
+                key: self.name(key),
+                found: found.describe(),
+                supported,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// A nested JSON object; absent and `null` are the same.
+    pub(super) fn object(
+        &self,
+        key: &str,
+    ) -> Result<Option<&'a serde_json::Map<String, Json>>, ConfigFault> {
+        self.seen.borrow_mut().insert(key.to_owned());
+        match self.source {
+            Source::Gguf(_) => Ok(None),
+            Source::Json(object) => match object.get(key) {
+                None | Some(Json::Null) => Ok(None),
+                Some(Json::Object(inner)) => Ok(Some(inner)),
+                Some(other) => Err(ConfigFault::Type {
+                    key: self.name(key),
+                    found: quoted(&other.to_string()),
+                    expected: "an object",
+                }),
+            },
+        }
+    }
+
+    /// Errors if a key was neither looked at nor listed as irrelevant.
+    pub(super) fn finish(self, irrelevant: &[&str]) -> Result<(), ConfigFault> {
+        let seen = self.seen.borrow();
+        let known = |key: &str| seen.contains(key) || irrelevant.contains(&key);
+        let unknown: Vec<String> = match self.source {
+            Source::Gguf(header) => header
+                .metadata()
+                .filter_map(|(key, _)| key.strip_prefix(&self.prefix))
+                .filter(|key| !known(key))
+                .map(|key| quoted(&self.name(key)))
+                .collect(),
+            Source::Json(object) => object
+                .keys()
+                .filter(|key| !known(key))
+                .map(|key| quoted(&self.name(key)))
+                .collect(),
+        };
+        if unknown.is_empty() {
+            Ok(())
+        } else {
+            Err(ConfigFault::Unknown { keys: unknown })
+        }
+    }
+}

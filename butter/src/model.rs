@@ -1,0 +1,136 @@
+//! What the engine asks of a model's execution, whichever backend runs it.
+//!
+//! A step is batched from the first day: rows with their sequences and
+//! positions. One sequence is a batch of one, a prompt is many rows of one
+//! sequence, decoding is one row a sequence.
+
+use std::fmt;
+
+/// A sequence that a [`Model`] holds state for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SequenceId(pub u32);
+
+/// One row of a step: a token that enters a sequence.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StepRow {
+    /// The sequence.
+    pub sequence: SequenceId,
+    /// The token, below the vocabulary's size.
+    pub token: u32,
+    /// Its position: the rows of a sequence continue it without a gap.
+    pub position: u32,
+    /// What is wanted of this row.
+    pub output: RowOutput,
+}
+
+/// What a row of a step gives back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RowOutput {
+    /// Nothing: a prompt's row before the last.
+    Nothing,
+    /// All logits, for choosing on the host.
+    Logits,
+    /// The largest logit's token, chosen where the logits are.
+    Greedy,
+}
+
+/// The result of a row that wanted one.
+#[derive(Clone, PartialEq, Debug)]
+pub enum RowResult {
+    /// For [`RowOutput::Logits`]: one logit a token.
+    Logits(Vec<f32>),
+    /// For [`RowOutput::Greedy`]: the token.
+    Token(u32),
+    /// This row alone failed (its logits are not finite, an index left its
+    /// bounds); the other rows of the step are good.
+    Failed(String),
+}
+
+/// A loaded model that can run steps.
+pub trait Model {
+    /// Number of logits a row.
+    fn vocab_size(&self) -> usize;
+
+    /// Longest sequence.
+    fn context_length(&self) -> usize;
+
+    /// Most rows of one step.
+    fn max_step_rows(&self) -> usize;
+
+    /// Opens an empty sequence with room for `capacity` positions. All its
+    /// memory is reserved now, so that no later step fails for want of it.
+    fn open_sequence(&mut self, capacity: usize) -> Result<SequenceId, ModelError>;
+
+    /// Forgets the positions from `length` on.
+    fn truncate_sequence(&mut self, sequence: SequenceId, length: usize) -> Result<(), ModelError>;
+
+    /// Releases a sequence. A sequence that is not open is left alone.
+    fn close_sequence(&mut self, sequence: SequenceId);
+
+    /// Runs all rows and returns one result for each row whose output is not
+    /// [`RowOutput::Nothing`], in the rows' order.
+    ///
+    /// On an error no sequence has changed: state moves for all rows or for none.
+    fn step(&mut self, rows: &[StepRow]) -> Result<Vec<RowResult>, ModelError>;
+}
+
+/// A model could not do what was asked.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ModelError {
+    /// The backend cannot run models on this machine or in this build.
+    #[error("backend {backend} cannot run: {reason}")]
+    BackendUnavailable {
+        /// The backend's name.
+        backend: String,
+        /// What was looked for, and what to do.
+        reason: String,
+    },
+    /// The sequence is not open.
+    #[error("{0} is not open")]
+    UnknownSequence(SequenceId),
+    /// A row does not continue its sequence.
+    #[error("{sequence} has {length} positions, a row names position {position}")]
+    Position {
+        /// The sequence.
+        sequence: SequenceId,
+        /// Its length.
+        length: usize,
+        /// The row's position.
+        position: u32,
+    },
+    /// A sequence would outgrow what was reserved for it.
+    #[error("{sequence} needs {needed} positions, {capacity} are reserved")]
+    Capacity {
+        /// The sequence.
+        sequence: SequenceId,
+        /// Positions needed.
+        needed: usize,
+        /// Positions reserved.
+        capacity: usize,
+    },
+    /// A token past the vocabulary.
+    #[error("token {token} is past the vocabulary of {vocab_size}")]
+    Token {
+        /// The token.
+        token: u32,
+        /// Number of tokens.
+        vocab_size: usize,
+    },
+    /// More rows than one step takes.
+    #[error("a step of {rows} rows, at most {max} fit")]
+    Rows {
+        /// Rows given.
+        rows: usize,
+        /// Most that fit.
+        max: usize,
+    },
+    /// The device or its driver failed.
+    #[error("{0}")]
+    Device(String),
+}
+
+impl fmt::Display for SequenceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sequence {}", self.0)
+    }
+}

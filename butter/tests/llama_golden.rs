@@ -1,0 +1,89 @@
+//! The tiny random Llama checkpoint against outputs of an independent
+//! implementation: loader, config spellings and RoPE recipe.
+
+mod support;
+
+use butter::checkpoint::Checkpoint;
+use butter::config::LlamaConfig;
+use butter::generate::{FinishReason, Generator, Request};
+use butter::rope::RopeScaling;
+use butter::sampler::Sampler;
+use support::{Oracle, data, floats, ids, json};
+
+fn open() -> Checkpoint {
+    Checkpoint::open(&data("llama/bf16")).expect("the checkpoint loads")
+}
+
+#[test]
+fn old_and_new_config_spellings_say_the_same() {
+    let old = LlamaConfig::from_config_json(&data("llama/bf16/config.json")).expect("old");
+    let new = LlamaConfig::from_config_json(&data("llama/bf16/config.v5.json")).expect("new");
+    assert_eq!(old, new);
+    assert!(matches!(
+        old.rope.scaling,
+        RopeScaling::Llama3 {
+            factor: 8.0,
+            original_context: 64,
+            ..
+        }
+    ));
+}
+
+#[test]
+fn last_logits_are_the_references() {
+    let mut oracle = Oracle::new(&open());
+    let goldens = json(&data("llama/goldens.json"));
+    let mut worst = 0.0f32;
+    for prompt in goldens["prompts"].as_array().expect("prompts") {
+        let logits = oracle.logits(&ids(&prompt["prompt_ids"]));
+        let last = logits.last().expect("a row a token");
+        let expected = floats(&prompt["last_logits"]);
+        assert_eq!(last.len(), expected.len());
+        let difference = last
+            .iter()
+            .zip(&expected)
+            .map(|(a, b)| (a - b).abs())
+            .fold(0.0f32, f32::max);
+        worst = worst.max(difference);
+        for (row, top5) in logits.iter().zip(prompt["top5"].as_array().expect("top5")) {
+            for entry in top5.as_array().expect("pairs") {
+                let token = entry[0].as_u64().expect("an id") as usize;
+                let value = entry[1].as_f64().expect("a logit") as f32;
+                assert!(
+                    (row[token] - value).abs() < 1e-3,
+                    "{token}: {} {value}",
+                    row[token]
+                );
+            }
+        }
+    }
+    println!("largest difference of a last logit: {worst:e}");
+    assert!(worst < 1e-3, "{worst}");
+}
+
+// E09
+#[test]
+fn greedy_tokens_are_the_references_for_every_chunking() {
+    let checkpoint = open();
+    let goldens = json(&data("llama/goldens.json"));
+    for prompt in goldens["prompts"].as_array().expect("prompts") {
+        let expected = ids(&prompt["greedy"]);
+        for max_step_rows in [4096, 33, 7, 1] {
+            let mut oracle = Oracle::new(&checkpoint);
+            oracle.max_step_rows = max_step_rows;
+            let request = Request {
+                prompt_ids: ids(&prompt["prompt_ids"]),
+                max_tokens: expected.len(),
+                sampler: Sampler::greedy(),
+                stop_tokens: Vec::new(),
+                stop_strings: Vec::new(),
+            };
+            let answer = Generator::new(&mut oracle)
+                .run(&request, None, &mut |_| {})
+                .expect("the request runs");
+            assert_eq!(answer.token_ids, expected, "chunks of {max_step_rows}");
+            assert_eq!(answer.finish_reason, FinishReason::Length);
+            assert_eq!(oracle.open_sequences(), 0);
+        }
+    }
+}
