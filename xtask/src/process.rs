@@ -41,12 +41,19 @@ pub enum ProcessError {
 
 /// Runs `command` to its end with `input` on its standard input, whatever its exit status.
 pub fn run(command: &mut Command, input: &[u8]) -> Result<Finished, ProcessError> {
-    let not_started = |source| ProcessError::NotStarted {
-        program: command_name(command.get_program()),
-        source,
+    let program = command_name(command.get_program());
+    let not_started = |source| ProcessError::NotStarted { program, source };
+    let stdin = if input.is_empty() {
+        Stdio::null()
+    } else {
+        Stdio::piped()
     };
-    let stdin = if input.is_empty() { Stdio::null() } else { Stdio::piped() };
-    let mut child = match command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn() {
+    let mut child = match command
+        .stdin(stdin)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+    {
         Ok(child) => child,
         Err(source) => return Err(not_started(source)),
     };
@@ -108,7 +115,10 @@ fn is_executable(path: &Path) -> bool {
 
 /// The last `count` lines of `text` that are not blank.
 pub fn last_lines(text: &str, count: usize) -> String {
-    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    let lines: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .collect();
     lines[lines.len().saturating_sub(count)..].join("\n")
 }
 
@@ -135,12 +145,19 @@ mod tests {
         let error = run_successfully(Command::new("sh").args(["-c", "echo lost >&2; exit 3"]))
             .expect_err("exit 3 is a failure");
         let text = error.to_string();
-        assert!(text.contains("exit status: 3") && text.contains("lost"), "{text}");
+        assert!(
+            text.contains("exit status: 3") && text.contains("lost"),
+            "{text}"
+        );
     }
 
     #[test]
     fn a_program_that_does_not_exist_is_named() {
         let error = run(&mut Command::new("no-such-program-here"), &[]).expect_err("absent");
-        assert!(error.to_string().contains("`no-such-program-here` could not be started"));
+        assert!(
+            error
+                .to_string()
+                .contains("`no-such-program-here` could not be started")
+        );
     }
 }

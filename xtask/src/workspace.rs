@@ -46,6 +46,9 @@ impl Workspace {
 
     /// A path as the user would write it: relative to the root where it lies below.
     pub fn display(&self, path: &Path) -> String {
-        path.strip_prefix(&self.root).unwrap_or(path).display().to_string()
+        path.strip_prefix(&self.root)
+            .unwrap_or(path)
+            .display()
+            .to_string()
     }
 }

@@ -27,16 +27,23 @@ impl AmdFiles {
     /// The unpacked files, else those of an installed ROCm.
     pub fn find(workspace: &Workspace) -> Option<Self> {
         let unpacked = folder(workspace).join("usr");
-        let rocm = std::env::var_os("ROCM_PATH").map_or_else(|| PathBuf::from("/opt/rocm"), PathBuf::from);
+        let rocm =
+            std::env::var_os("ROCM_PATH").map_or_else(|| PathBuf::from("/opt/rocm"), PathBuf::from);
         [
             Self {
                 bitcode: unpacked.join("lib/llvm-17/lib/clang/17/amdgcn/bitcode"),
                 include: unpacked.join("include"),
             },
-            Self { bitcode: rocm.join("amdgcn/bitcode"), include: rocm.join("include") },
+            Self {
+                bitcode: rocm.join("amdgcn/bitcode"),
+                include: rocm.join("include"),
+            },
         ]
         .into_iter()
-        .find(|files| files.bitcode.join("ockl.bc").is_file() && files.include.join("hip/hip_runtime.h").is_file())
+        .find(|files| {
+            files.bitcode.join("ockl.bc").is_file()
+                && files.include.join("hip/hip_runtime.h").is_file()
+        })
     }
 }
 
@@ -59,7 +66,10 @@ pub(super) fn set_up(workspace: &Workspace) -> Result<Outcome, ToolError> {
     let archive = debian_archive()?;
     install_stamped(&folder, &recipe, |partial| unpack(partial, &archive))?;
     let files = AmdFiles::find(workspace).ok_or_else(|| {
-        ToolError::Unavailable(format!("Debian's packages hold no ockl.bc and hip_runtime.h where they were expected below {}", workspace.display(&folder)))
+        ToolError::Unavailable(format!(
+            "Debian's packages hold no ockl.bc and hip_runtime.h where they were expected below {}",
+            workspace.display(&folder)
+        ))
     })?;
     Ok(Outcome::Installed(workspace.display(&files.bitcode)))
 }
@@ -75,8 +85,11 @@ fn unpack(folder: &Path, archive: &str) -> Result<(), ToolError> {
         create_folder(&apt.join(part))?;
     }
     let list = apt.join("sources.list");
-    std::fs::write(&list, format!("deb [signed-by={KEYRING}] {archive} {SUITE} main\n"))
-        .map_err(|source| file_error("write", &list, source))?;
+    std::fs::write(
+        &list,
+        format!("deb [signed-by={KEYRING}] {archive} {SUITE} main\n"),
+    )
+    .map_err(|source| file_error("write", &list, source))?;
     let apt_get = || {
         let mut command = Command::new("apt-get");
         for (key, value) in [
@@ -89,14 +102,31 @@ fn unpack(folder: &Path, archive: &str) -> Result<(), ToolError> {
             command.arg("-o").arg(format!("{key}={}", value.display()));
         }
         // The download runs as this user: apt's own unprivileged user cannot write here.
-        command.args(["-o", "Debug::NoLocking=1", "-o", "APT::Sandbox::User=", "-qq"]);
+        command.args([
+            "-o",
+            "Debug::NoLocking=1",
+            "-o",
+            "APT::Sandbox::User=",
+            "-qq",
+        ]);
         // Only the package list is needed, not descriptions, translations or icons.
-        command.args(["-o", "Acquire::Languages=none", "-o", "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false"]);
+        command.args([
+            "-o",
+            "Acquire::Languages=none",
+            "-o",
+            "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false",
+        ]);
         command
     };
     run_successfully(apt_get().arg("update"))?;
-    run_successfully(apt_get().arg("download").args(PACKAGES).current_dir(apt.join("deb")))?;
-    let debs = std::fs::read_dir(apt.join("deb")).map_err(|source| file_error("list", &apt, source))?;
+    run_successfully(
+        apt_get()
+            .arg("download")
+            .args(PACKAGES)
+            .current_dir(apt.join("deb")),
+    )?;
+    let debs =
+        std::fs::read_dir(apt.join("deb")).map_err(|source| file_error("list", &apt, source))?;
     for deb in debs.filter_map(|entry| Some(entry.ok()?.path())) {
         run_successfully(Command::new("dpkg-deb").arg("-x").arg(&deb).arg(folder))?;
     }
@@ -110,19 +140,29 @@ fn debian_archive() -> Result<String, ToolError> {
             "no ROCm installation, and {KEYRING} is missing, so Debian's packages cannot be verified; install debian-archive-keyring or set ROCM_PATH"
         )));
     }
-    let new_form = std::fs::read_to_string("/etc/apt/sources.list.d/debian.sources").unwrap_or_default();
+    let new_form =
+        std::fs::read_to_string("/etc/apt/sources.list.d/debian.sources").unwrap_or_default();
     let old_form = std::fs::read_to_string("/etc/apt/sources.list").unwrap_or_default();
     archive_in(&new_form, &old_form).ok_or_else(|| {
-        ToolError::Unavailable("no ROCm installation, and apt's sources name no Debian archive; set ROCM_PATH".into())
+        ToolError::Unavailable(
+            "no ROCm installation, and apt's sources name no Debian archive; set ROCM_PATH".into(),
+        )
     })
 }
 
 fn archive_in(new_form: &str, old_form: &str) -> Option<String> {
-    let from_new = new_form.lines().filter_map(|line| line.strip_prefix("URIs:")?.split_whitespace().next());
-    let from_old = old_form
+    let from_new = new_form
         .lines()
-        .filter_map(|line| line.strip_prefix("deb ")?.split_whitespace().find(|word| word.contains("://")));
-    from_new.chain(from_old).find(|uri| uri.trim_end_matches('/').ends_with("/debian")).map(str::to_owned)
+        .filter_map(|line| line.strip_prefix("URIs:")?.split_whitespace().next());
+    let from_old = old_form.lines().filter_map(|line| {
+        line.strip_prefix("deb ")?
+            .split_whitespace()
+            .find(|word| word.contains("://"))
+    });
+    from_new
+        .chain(from_old)
+        .find(|uri| uri.trim_end_matches('/').ends_with("/debian"))
+        .map(str::to_owned)
 }
 
 #[cfg(test)]
@@ -132,9 +172,18 @@ mod tests {
     #[test]
     fn the_archive_is_read_from_both_forms_of_apt_sources() {
         let new_form = "Types: deb\nURIs: http://mirror.invalid/debian-security\n\nURIs: http://mirror.invalid/debian\n";
-        assert_eq!(archive_in(new_form, "").as_deref(), Some("http://mirror.invalid/debian"));
+        assert_eq!(
+            archive_in(new_form, "").as_deref(),
+            Some("http://mirror.invalid/debian")
+        );
         let old_form = "# deb http://off.invalid/debian x main\ndeb [arch=amd64] https://mirror.invalid/debian/ bookworm main\n";
-        assert_eq!(archive_in("", old_form).as_deref(), Some("https://mirror.invalid/debian/"));
-        assert_eq!(archive_in("", "deb http://mirror.invalid/ubuntu noble main\n"), None);
+        assert_eq!(
+            archive_in("", old_form).as_deref(),
+            Some("https://mirror.invalid/debian/")
+        );
+        assert_eq!(
+            archive_in("", "deb http://mirror.invalid/ubuntu noble main\n"),
+            None
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! NVRTC and CUDA's headers from NVIDIA's Python wheels: no driver, no GPU, no root.
+//! NVRTC from NVIDIA's Python wheel: no driver, no GPU, no root.
 
 use std::path::{Path, PathBuf};
 
@@ -14,18 +14,16 @@ pub struct CudaFiles {
     pub nvrtc: PathBuf,
     /// The library that NVRTC opens by its bare name.
     pub builtins: PathBuf,
-    /// Folder of `cuda_fp16.h` and its like.
-    pub include: PathBuf,
 }
 
 impl CudaFiles {
     /// The installed files, or none when set-up has not installed them.
     pub fn find(workspace: &Workspace) -> Option<Self> {
-        let base = folder(workspace).join("nvidia").join("cu13");
-        let include = base.join("include");
-        let nvrtc = library(&base.join("lib"), "libnvrtc.so.")?;
-        let builtins = library(&base.join("lib"), "libnvrtc-builtins.so.")?;
-        include.join("cuda_fp16.h").is_file().then_some(Self { nvrtc, builtins, include })
+        let libraries = folder(workspace).join("nvidia").join("cu13").join("lib");
+        Some(Self {
+            nvrtc: library(&libraries, "libnvrtc.so.")?,
+            builtins: library(&libraries, "libnvrtc-builtins.so.")?,
+        })
     }
 }
 
@@ -37,16 +35,29 @@ pub(super) fn set_up(workspace: &Workspace) -> Result<Outcome, ToolError> {
         return Ok(Outcome::Present(workspace.display(&files.nvrtc)));
     }
     if !cfg!(target_os = "linux") {
-        return Err(ToolError::Unavailable("the pinned NVRTC wheels are for Linux on x86_64 and aarch64".into()));
+        return Err(ToolError::Unavailable(
+            "the pinned NVRTC wheel is for Linux on x86_64 and aarch64".into(),
+        ));
     }
     let python = Python::with_pip()?;
     install_stamped(&folder, REQUIREMENTS, |partial| {
         let requirements = partial.join("requirements.txt");
-        std::fs::write(&requirements, REQUIREMENTS).map_err(|source| file_error("write", &requirements, source))?;
-        python.install(partial, &["--require-hashes", "--requirement", &requirements.to_string_lossy()])
+        std::fs::write(&requirements, REQUIREMENTS)
+            .map_err(|source| file_error("write", &requirements, source))?;
+        python.install(
+            partial,
+            &[
+                "--require-hashes",
+                "--requirement",
+                &requirements.to_string_lossy(),
+            ],
+        )
     })?;
     let files = CudaFiles::find(workspace).ok_or_else(|| {
-        ToolError::Unavailable(format!("the wheels hold no libnvrtc below {}", workspace.display(&folder)))
+        ToolError::Unavailable(format!(
+            "the wheel holds no libnvrtc below {}",
+            workspace.display(&folder)
+        ))
     })?;
     Ok(Outcome::Installed(workspace.display(&files.nvrtc)))
 }
@@ -60,7 +71,10 @@ fn library(folder: &Path, stem: &str) -> Option<PathBuf> {
     let mut found: Vec<PathBuf> = std::fs::read_dir(folder)
         .ok()?
         .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(stem)))
+        .filter(|path| {
+            path.file_name()
+                .is_some_and(|name| name.to_string_lossy().starts_with(stem))
+        })
         .collect();
     found.sort();
     found.pop()

@@ -19,6 +19,7 @@ use crate::workspace::Workspace;
 pub use amd::AmdFiles;
 pub use cuda::CudaFiles;
 pub use python::Python;
+pub use system::clang;
 
 /// One tool that set-up can provide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +30,7 @@ pub enum Tool {
     SpirvTools,
     /// Mesa's software Vulkan driver and the Vulkan loader.
     Vulkan,
-    /// NVRTC and CUDA's headers.
+    /// NVRTC.
     Cuda,
     /// AMD's device bitcode and HIP's headers.
     Amd,
@@ -37,7 +38,13 @@ pub enum Tool {
 
 impl Tool {
     /// All tools in the order they are set up.
-    pub const ALL: [Self; 5] = [Self::Clang, Self::SpirvTools, Self::Vulkan, Self::Cuda, Self::Amd];
+    pub const ALL: [Self; 5] = [
+        Self::Clang,
+        Self::SpirvTools,
+        Self::Vulkan,
+        Self::Cuda,
+        Self::Amd,
+    ];
 
     /// What the tool is called in tables.
     pub fn name(self) -> &'static str {
@@ -108,7 +115,9 @@ pub enum ToolError {
         source: std::io::Error,
     },
     /// A download is not the file that was expected.
-    #[error("{path} is not the expected file: {what} is {found}, expected {expected}; delete it and try again")]
+    #[error(
+        "{path} is not the expected file: {what} is {found}, expected {expected}; delete it and try again"
+    )]
     WrongContent {
         /// Which file.
         path: PathBuf,
@@ -128,8 +137,10 @@ pub fn set_up(workspace: &Workspace, wanted: &[Tool]) -> Result<Vec<Step>, ToolE
     let tools = workspace.tools();
     create_folder(&tools)?;
     let lock_path = tools.join(".lock");
-    let lock = std::fs::File::create(&lock_path).map_err(|source| file_error("create", &lock_path, source))?;
-    lock.lock().map_err(|source| file_error("lock", &lock_path, source))?;
+    let lock = std::fs::File::create(&lock_path)
+        .map_err(|source| file_error("create", &lock_path, source))?;
+    lock.lock()
+        .map_err(|source| file_error("lock", &lock_path, source))?;
 
     let mut steps = Vec::new();
     for &tool in wanted {
@@ -140,7 +151,11 @@ pub fn set_up(workspace: &Workspace, wanted: &[Tool]) -> Result<Vec<Step>, ToolE
             Tool::Amd => amd::set_up(workspace),
         };
         let outcome = result.unwrap_or_else(|error| Outcome::Skipped(error.to_string()));
-        let step = Step { tool, outcome, elapsed: started.elapsed() };
+        let step = Step {
+            tool,
+            outcome,
+            elapsed: started.elapsed(),
+        };
         eprintln!("{step}");
         steps.push(step);
     }
@@ -159,21 +174,27 @@ fn install_stamped(
     create_folder(&partial)?;
     install(&partial)?;
     let stamp = partial.join(STAMP);
-    std::fs::write(&stamp, hash_hex(recipe.as_bytes())).map_err(|source| file_error("write", &stamp, source))?;
+    std::fs::write(&stamp, hash_hex(recipe.as_bytes()))
+        .map_err(|source| file_error("write", &stamp, source))?;
     remove_folder(folder)?;
-    std::fs::rename(&partial, folder).map_err(|source| file_error("move into place", folder, source))
+    std::fs::rename(&partial, folder)
+        .map_err(|source| file_error("move into place", folder, source))
 }
 
 /// Whether `folder` was installed by this very recipe.
 fn is_stamped(folder: &Path, recipe: &str) -> bool {
-    std::fs::read_to_string(folder.join(STAMP)).is_ok_and(|stamp| stamp == hash_hex(recipe.as_bytes()))
+    std::fs::read_to_string(folder.join(STAMP))
+        .is_ok_and(|stamp| stamp == hash_hex(recipe.as_bytes()))
 }
 
 const STAMP: &str = ".stamp";
 
 /// SHA-256 in lower-case hexadecimal.
 pub fn hash_hex(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    Sha256::digest(bytes)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 pub(crate) fn create_folder(folder: &Path) -> Result<(), ToolError> {
@@ -182,13 +203,19 @@ pub(crate) fn create_folder(folder: &Path) -> Result<(), ToolError> {
 
 pub(crate) fn remove_folder(folder: &Path) -> Result<(), ToolError> {
     match std::fs::remove_dir_all(folder) {
-        Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(file_error("remove", folder, source)),
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+            Err(file_error("remove", folder, source))
+        }
         _ => Ok(()),
     }
 }
 
 pub(crate) fn file_error(what: &'static str, path: &Path, source: std::io::Error) -> ToolError {
-    ToolError::File { what, path: path.to_path_buf(), source }
+    ToolError::File {
+        what,
+        path: path.to_path_buf(),
+        source,
+    }
 }
 
 #[cfg(test)]
@@ -199,13 +226,19 @@ mod tests {
     fn a_failed_installation_leaves_nothing_that_counts_as_installed() {
         let scratch = tempfile::tempdir().expect("temporary folder");
         let folder = scratch.path().join("tool");
-        let failed = install_stamped(&folder, "v1", |_| Err(ToolError::Unavailable("no network".into())));
+        let failed = install_stamped(&folder, "v1", |_| {
+            Err(ToolError::Unavailable("no network".into()))
+        });
         assert!(failed.is_err() && !folder.exists());
         install_stamped(&folder, "v1", |partial| {
-            std::fs::write(partial.join("file"), "1").map_err(|source| file_error("write", partial, source))
+            std::fs::write(partial.join("file"), "1")
+                .map_err(|source| file_error("write", partial, source))
         })
         .expect("installs");
         assert!(is_stamped(&folder, "v1"), "installed by this recipe");
-        assert!(!is_stamped(&folder, "v2"), "a changed recipe installs again");
+        assert!(
+            !is_stamped(&folder, "v2"),
+            "a changed recipe installs again"
+        );
     }
 }

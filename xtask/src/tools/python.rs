@@ -15,9 +15,13 @@ pub struct Python {
 impl Python {
     /// Finds Python, and installs pip through the system's package manager where that is allowed.
     pub fn with_pip() -> Result<Self, ToolError> {
-        let interpreter = find_program("python3").or_else(|| find_program("python")).ok_or_else(|| {
-            ToolError::Unavailable("neither python3 nor python is on PATH; install Python 3 with pip".into())
-        })?;
+        let interpreter = find_program("python3")
+            .or_else(|| find_program("python"))
+            .ok_or_else(|| {
+                ToolError::Unavailable(
+                    "neither python3 nor python is on PATH; install Python 3 with pip".into(),
+                )
+            })?;
         let python = Self { interpreter };
         if !python.has_pip() {
             system::install_packages(&["python3-pip"])
@@ -37,7 +41,14 @@ impl Python {
     pub fn install(&self, folder: &Path, arguments: &[&str]) -> Result<(), ToolError> {
         let mut command = Command::new(&self.interpreter);
         command
-            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"])
+            .args([
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                "--no-deps",
+            ])
             .args(["--no-compile", "--no-input", "--target"])
             .arg(folder)
             .args(arguments)

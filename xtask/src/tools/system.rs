@@ -13,7 +13,11 @@ pub(super) fn set_up(tool: Tool) -> Result<Outcome, ToolError> {
     }
     install_packages(packages(tool))?;
     find(tool).map(Outcome::Installed).ok_or_else(|| {
-        ToolError::Unavailable(format!("{} is still missing after installing {}", tool.name(), packages(tool).join(" ")))
+        ToolError::Unavailable(format!(
+            "{} is still missing after installing {}",
+            tool.name(),
+            packages(tool).join(" ")
+        ))
     })
 }
 
@@ -26,7 +30,9 @@ pub(super) fn install_packages(packages: &[&str]) -> Result<(), ToolError> {
         )));
     }
     if !is_root() {
-        return Err(ToolError::Unavailable(format!("not found, and this is not root; run `apt-get install {wanted}`")));
+        return Err(ToolError::Unavailable(format!(
+            "not found, and this is not root; run `apt-get install {wanted}`"
+        )));
     }
     run_successfully(Command::new("apt-get").args(["update", "-qq"]))?;
     run_successfully(
@@ -40,7 +46,9 @@ pub(super) fn install_packages(packages: &[&str]) -> Result<(), ToolError> {
 
 /// The clang++ that the checks use: 19 is what they were written against, newer ones are accepted.
 pub fn clang() -> Option<PathBuf> {
-    ["clang++-19", "clang++-20", "clang++-21", "clang++-22"].into_iter().find_map(find_program)
+    ["clang++-19", "clang++-20", "clang++-21", "clang++-22"]
+        .into_iter()
+        .find_map(find_program)
 }
 
 fn find(tool: Tool) -> Option<String> {
@@ -75,22 +83,33 @@ fn linker_beside(clang: &Path) -> Option<PathBuf> {
 }
 
 fn vulkan_driver() -> Option<PathBuf> {
-    if let Some(named) = std::env::var_os("VK_DRIVER_FILES").or_else(|| std::env::var_os("VK_ICD_FILENAMES")) {
+    if let Some(named) =
+        std::env::var_os("VK_DRIVER_FILES").or_else(|| std::env::var_os("VK_ICD_FILENAMES"))
+    {
         return std::env::split_paths(&named).find(|path| path.is_file());
     }
-    ["/usr/share/vulkan/icd.d", "/etc/vulkan/icd.d", "/usr/local/share/vulkan/icd.d"]
-        .iter()
-        .filter_map(|folder| std::fs::read_dir(folder).ok())
-        .flatten()
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .find(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("lvp_icd")))
+    [
+        "/usr/share/vulkan/icd.d",
+        "/etc/vulkan/icd.d",
+        "/usr/local/share/vulkan/icd.d",
+    ]
+    .iter()
+    .filter_map(|folder| std::fs::read_dir(folder).ok())
+    .flatten()
+    .filter_map(|entry| Some(entry.ok()?.path()))
+    .find(|path| {
+        path.file_name()
+            .is_some_and(|name| name.to_string_lossy().starts_with("lvp_icd"))
+    })
 }
 
 fn vulkan_loader() -> Option<()> {
     let output = run_successfully(Command::new("ldconfig").arg("-p"))
         .or_else(|_| run_successfully(Command::new("/sbin/ldconfig").arg("-p")))
         .ok()?;
-    String::from_utf8_lossy(&output.stdout).contains("libvulkan.so.1").then_some(())
+    String::from_utf8_lossy(&output.stdout)
+        .contains("libvulkan.so.1")
+        .then_some(())
 }
 
 fn is_root() -> bool {

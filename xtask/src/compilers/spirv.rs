@@ -1,0 +1,134 @@
+//! SPIR-V modules, checked by Khronos' `spirv-val` and read by naga as a second, independent reader.
+//!
+//! Only `spirv-val` decides. naga's reader lacks buffer device addresses, 8-bit storage and bf16,
+//! so what it says is recorded beside the verdict.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use super::{CompileFailure, Compiled, Compiler, version_line};
+use crate::process::{find_program, run};
+use crate::tools::Tool;
+
+const TOOL: &str = "spirv-val";
+
+/// `spirv-val` and naga.
+pub struct SpirvCheck {
+    validator: PathBuf,
+    version: String,
+}
+
+impl SpirvCheck {
+    /// Finds `spirv-val`.
+    pub fn find() -> Result<Self, CompileFailure> {
+        let validator = find_program("spirv-val").ok_or_else(|| CompileFailure::MissingTool {
+            tool: TOOL,
+            remedy: format!(
+                "{} is missing; run `cargo xtask setup`",
+                Tool::SpirvTools.name()
+            ),
+        })?;
+        let version = version_line(&validator, TOOL)?;
+        // `SPIRV-Tools v2023.1 unknown hash, 2023-…`: the hash and the date say nothing more.
+        let version = version
+            .split_whitespace()
+            .take(2)
+            .collect::<Vec<_>>()
+            .join(" ");
+        Ok(Self { validator, version })
+    }
+}
+
+impl Compiler for SpirvCheck {
+    fn identity(&self) -> String {
+        format!("{} naga {}", self.version, naga_version())
+    }
+
+    fn compile(&self, module: &[u8], arch: &str) -> Result<Compiled, CompileFailure> {
+        let mut command = Command::new(&self.validator);
+        // Our modules use scalar block layout and device addresses where the profile has them.
+        command.args(["--target-env", arch, "--scalar-block-layout", "-"]);
+        let finished = run(&mut command, module)?;
+        if !finished.status.success() {
+            return Err(CompileFailure::Refused {
+                compiler: self.version.clone(),
+                arch: arch.to_owned(),
+                log: format!(
+                    "{}{}",
+                    String::from_utf8_lossy(&finished.stdout),
+                    finished.stderr
+                ),
+            });
+        }
+        let naga = naga_version();
+        let (log, checked_by) = match read_with_naga(module) {
+            Ok(()) => (String::new(), format!("{} + naga {naga}", self.version)),
+            Err(reason) => (
+                format!("naga {naga} does not read it: {reason}\n"),
+                self.version.clone(),
+            ),
+        };
+        Ok(Compiled {
+            bytes: module.to_vec(),
+            log,
+            checked_by,
+            ..Compiled::default()
+        })
+    }
+}
+
+/// Reads and validates a module with naga, or says why it cannot.
+fn read_with_naga(module: &[u8]) -> Result<(), String> {
+    let options = naga::front::spv::Options::default();
+    // naga panics on some valid modules that it does not know; that is its limit, not the module's.
+    let read = std::panic::catch_unwind(|| naga::front::spv::parse_u8_slice(module, &options));
+    let module = match read {
+        Ok(Ok(module)) => module,
+        Ok(Err(error)) => return Err(one_line(&error)),
+        Err(_) => return Err("its reader panicked".to_owned()),
+    };
+    naga::valid::Validator::new(
+        naga::valid::ValidationFlags::all(),
+        naga::valid::Capabilities::all(),
+    )
+    .validate(&module)
+    .map(drop)
+    .map_err(|error| one_line(&error.into_inner()))
+}
+
+fn one_line(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        text = format!("{text}: {inner}");
+        source = inner.source();
+    }
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The version of naga in this build, from the lock file that built it.
+fn naga_version() -> &'static str {
+    const LOCK: &str = include_str!("../../../Cargo.lock");
+    LOCK.split_once("name = \"naga\"\nversion = \"")
+        .and_then(|(_, tail)| tail.split('"').next())
+        .unwrap_or("of unknown version")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_of_naga_is_known() {
+        assert!(
+            naga_version().starts_with(|c: char| c.is_ascii_digit()),
+            "{}",
+            naga_version()
+        );
+    }
+
+    #[test]
+    fn garbage_is_refused_with_a_reason() {
+        assert!(read_with_naga(&[1, 2, 3, 4]).is_err());
+    }
+}

@@ -1,0 +1,211 @@
+//! `test`: sets up the tools, then runs each crate's tests and each kernel's tests on every backend.
+//! Tiers run to the end whatever an earlier one found, and the last lines say how each ended.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::exit::Exit;
+use crate::process::find_program;
+use crate::tools::{Tool, ToolError, set_up};
+use crate::workspace::Workspace;
+
+/// What to test.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Tests kernels on this backend only, and takes its absence as an error; may be given again.
+    #[arg(long = "backend", value_name = "BACKEND")]
+    backends: Vec<String>,
+    /// Tests the kernels whose name contains this, and no crate's own tests.
+    #[arg(long, value_name = "TEXT")]
+    filter: Option<String>,
+    /// Uses the compilers and drivers that are there and sets up none.
+    #[arg(long)]
+    no_setup: bool,
+}
+
+/// Where every kernel's tests run unless backends are named. A machine without one of them skips it
+/// by name.
+const DEFAULT_BACKENDS: [&str; 4] = ["host", "reference", "cpu", "vulkan"];
+
+/// Runs the command.
+pub fn run(workspace: &Workspace, options: &Options) -> Result<Exit, ToolError> {
+    if !options.no_setup {
+        eprintln!("Tools:");
+        set_up(workspace, &Tool::ALL)?;
+    }
+    let mut tiers = Vec::new();
+    if options.backends.is_empty() && options.filter.is_none() {
+        if find_program("cargo-nextest").is_some() {
+            tiers.push(cargo_tier(
+                workspace,
+                "crate tests (nextest)",
+                &["nextest", "run", "--workspace"],
+            ));
+            tiers.push(cargo_tier(
+                workspace,
+                "doc tests",
+                &["test", "--quiet", "--workspace", "--doc"],
+            ));
+        } else {
+            tiers.push(cargo_tier(
+                workspace,
+                "crate tests",
+                &["test", "--workspace"],
+            ));
+        }
+    }
+    let named = !options.backends.is_empty();
+    let backends: Vec<&str> = if named {
+        options.backends.iter().map(String::as_str).collect()
+    } else {
+        DEFAULT_BACKENDS.to_vec()
+    };
+    for backend in backends {
+        tiers.push(kernel_tier(
+            workspace,
+            backend,
+            options.filter.as_deref(),
+            named,
+        ));
+    }
+    println!("\ntier                             result   time");
+    for tier in &tiers {
+        println!(
+            "{:<32} {:<8} {:>6.1} s",
+            tier.name,
+            tier.word(),
+            tier.elapsed.as_secs_f64()
+        );
+    }
+    Ok(tiers
+        .iter()
+        .map(Tier::exit)
+        .fold(Exit::Success, Exit::worst))
+}
+
+/// One named part of the tests.
+struct Tier {
+    name: String,
+    result: Exit,
+    /// A missing backend is an error only where it was asked for by name.
+    required: bool,
+    elapsed: Duration,
+}
+
+impl Tier {
+    fn word(&self) -> &'static str {
+        match self.result {
+            Exit::Success => "ok",
+            Exit::Failure => "FAILED",
+            Exit::Usage => "USAGE",
+            Exit::MissingTool => "SKIPPED",
+            Exit::NothingSelected => "NOTHING",
+        }
+    }
+
+    fn exit(&self) -> Exit {
+        match self.result {
+            Exit::MissingTool if !self.required => Exit::Success,
+            result => result,
+        }
+    }
+}
+
+fn cargo_tier(workspace: &Workspace, name: &str, arguments: &[&str]) -> Tier {
+    run_tier(workspace, name.to_owned(), true, arguments)
+}
+
+fn kernel_tier(workspace: &Workspace, backend: &str, filter: Option<&str>, required: bool) -> Tier {
+    let mut arguments = vec![
+        "run",
+        "--quiet",
+        "--package",
+        "iron-corpus",
+        "--bin",
+        "__iron_runner",
+        "--",
+        "test",
+        "--backend",
+        backend,
+    ];
+    if let Some(filter) = filter {
+        arguments.extend(["--filter", filter]);
+    }
+    run_tier(
+        workspace,
+        format!("kernels on {backend}"),
+        required,
+        &arguments,
+    )
+}
+
+fn run_tier(workspace: &Workspace, name: String, required: bool, arguments: &[&str]) -> Tier {
+    let started = Instant::now();
+    println!("\n== {name}: cargo {}", arguments.join(" "));
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let is_kernel_run = arguments.first() == Some(&"run");
+    let result = match Command::new(cargo)
+        .args(arguments)
+        .current_dir(&workspace.root)
+        .status()
+    {
+        // The runner's exit codes are ours; cargo's own are 0 or a failure.
+        Ok(status) if is_kernel_run => Exit::from_code(status.code()),
+        Ok(status) if status.success() => Exit::Success,
+        Ok(_) => Exit::Failure,
+        Err(error) => {
+            eprintln!("error: cargo could not be started: {error}");
+            Exit::Failure
+        }
+    };
+    Tier {
+        name,
+        result,
+        required,
+        elapsed: started.elapsed(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tier(result: Exit, required: bool) -> Tier {
+        Tier {
+            name: "t".into(),
+            result,
+            required,
+            elapsed: Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn a_missing_backend_fails_only_when_named_and_an_empty_selection_always() {
+        let exit = |tiers: &[Tier]| {
+            tiers
+                .iter()
+                .map(Tier::exit)
+                .fold(Exit::Success, Exit::worst)
+        };
+        assert_eq!(
+            exit(&[tier(Exit::Success, false), tier(Exit::MissingTool, false)]),
+            Exit::Success
+        );
+        assert_eq!(exit(&[tier(Exit::MissingTool, true)]), Exit::MissingTool);
+        assert_eq!(
+            exit(&[
+                tier(Exit::NothingSelected, false),
+                tier(Exit::MissingTool, true)
+            ]),
+            Exit::NothingSelected
+        );
+        assert_eq!(
+            exit(&[
+                tier(Exit::NothingSelected, false),
+                tier(Exit::Failure, false)
+            ]),
+            Exit::Failure
+        );
+        assert_eq!(Exit::from_code(None), Exit::Failure);
+    }
+}
