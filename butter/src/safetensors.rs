@@ -25,8 +25,7 @@ pub struct SafetensorsError {
     /// The file.
     pub path: PathBuf,
     /// What is wrong with it.
-    #[source]
-    pub fault: SafetensorsFault,
+    pub fault: Box<SafetensorsFault>,
 }
 
 /// One thing wrong with a safetensors file. Names are already quoted and cut.
@@ -116,7 +115,7 @@ pub enum SafetensorsFault {
 pub fn read_into(path: &Path, catalogue: &mut TensorCatalogue) -> Result<(), SafetensorsError> {
     let fail = |fault| SafetensorsError {
         path: path.to_owned(),
-        fault,
+        fault: Box::new(fault),
     };
     let map = map_file(path).map_err(|error| fail(SafetensorsFault::Io(error)))?;
     let entries = parse_header(&map).map_err(fail)?;

@@ -27,7 +27,7 @@ impl LlamaConfig {
             .and_then(LlamaConfig::validate)
             .map_err(|fault| ConfigError {
                 path: file.path().to_owned(),
-                fault,
+                fault: Box::new(fault),
             })
     }
 }

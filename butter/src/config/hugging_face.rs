@@ -46,7 +46,7 @@ impl LlamaConfig {
             .and_then(|object| Self::from_json(&object))
             .map_err(|fault| ConfigError {
                 path: path.to_owned(),
-                fault,
+                fault: Box::new(fault),
             })
     }
 

@@ -151,8 +151,7 @@ pub struct ConfigError {
     /// The file.
     pub path: PathBuf,
     /// What is wrong with it.
-    #[source]
-    pub fault: ConfigFault,
+    pub fault: Box<ConfigFault>,
 }
 
 /// One thing wrong with a configuration. Names from files are already quoted.

@@ -11,8 +11,7 @@ pub struct GgufError {
     /// The file.
     pub path: PathBuf,
     /// What is wrong with it.
-    #[source]
-    pub fault: GgufFault,
+    pub fault: Box<GgufFault>,
 }
 
 /// One thing wrong with a GGUF file. Names are already quoted and cut.

@@ -49,7 +49,7 @@ impl GgufFile {
     pub fn open(path: &Path) -> Result<Self, GgufError> {
         let fail = |fault| GgufError {
             path: path.to_owned(),
-            fault,
+            fault: Box::new(fault),
         };
         let map = map_file(path).map_err(|error| fail(GgufFault::Io(error)))?;
         let header = GgufHeader::parse(&map).map_err(fail)?;

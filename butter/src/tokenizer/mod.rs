@@ -85,7 +85,6 @@ pub struct TokenizerError {
     /// The file.
     pub path: PathBuf,
     /// What is wrong with it.
-    #[source]
     pub fault: TokenizerFault,
 }
 
