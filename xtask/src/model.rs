@@ -48,7 +48,8 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<Exit, ToolError> 
         );
         return Ok(Exit::Usage);
     };
-    let path = workspace.models().join(format!("{}.gguf", model.name));
+    let folder = workspace.models().join(model.name);
+    let path = folder.join(model.file.rsplit('/').next().unwrap_or(model.file));
     if path.exists() {
         check(&path, model.bytes, model.sha256)?;
         println!(
@@ -58,6 +59,7 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<Exit, ToolError> 
         );
         return Ok(Exit::Success);
     }
+    create_folder(&folder)?;
     fetch(workspace, model, &path)?;
     println!(
         "{} ({} bytes, {}, sha256 {})",

@@ -47,6 +47,9 @@ pub struct Options {
     /// Uses the compilers that are there and sets up none.
     #[arg(long)]
     no_setup: bool,
+    /// Compiles everything again instead of taking unchanged results of earlier runs.
+    #[arg(long)]
+    no_cache: bool,
     /// Prints the summary only, not the row of each kernel.
     #[arg(long)]
     quiet: bool,
@@ -88,7 +91,13 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<Exit, BuildError>
     }
 
     let plan = Plan::new(&selected, &profiles);
-    let cache = Cache::open(&workspace.kernel_cache())?;
+    // Without the cache, results are kept only for the length of this run.
+    let scratch = options.no_cache.then(tempfile::tempdir).transpose()?;
+    let cache_folder = scratch.as_ref().map_or_else(
+        || workspace.kernel_cache(),
+        |scratch| scratch.path().to_path_buf(),
+    );
+    let cache = Cache::open(&cache_folder)?;
     let progress = Progress::new("compiling", plan.lowerings.len());
     let results: Vec<LoweringResult> = plan
         .lowerings
@@ -132,6 +141,9 @@ pub enum BuildError {
     /// The cache could not be opened.
     #[error(transparent)]
     Compile(#[from] CompileFailure),
+    /// No temporary folder for a run without the cache.
+    #[error("a temporary folder cannot be made: {0}")]
+    Scratch(#[from] std::io::Error),
 }
 
 /// How the compile of one lowering ended.
@@ -286,6 +298,7 @@ mod tests {
             out: None,
             require: false,
             no_setup: true,
+            no_cache: false,
             quiet: true,
         };
         assert_eq!(

@@ -120,8 +120,11 @@ pub trait Compiler: Send + Sync {
 
 /// The compilers that were found, one a target.
 pub struct Compilers {
-    found: Vec<(Target, Result<Box<dyn Compiler>, CompileFailure>)>,
+    found: Vec<(Target, Found)>,
 }
+
+/// A compiler, or why there is none.
+type Found = Result<Box<dyn Compiler>, CompileFailure>;
 
 impl Compilers {
     /// Looks for the compiler of each of `targets`.

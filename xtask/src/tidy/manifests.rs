@@ -61,7 +61,7 @@ pub fn crates_depend_downwards(files: &[SourceFile]) -> Vec<Finding> {
             ));
             continue;
         };
-        for (line, dependency) in entries(&file.text, |section| is_build_or_normal(section)) {
+        for (line, dependency) in entries(&file.text, is_build_or_normal) {
             let ours = ALLOWED.iter().any(|(member, _)| *member == dependency);
             if ours && !allowed.contains(&dependency) {
                 findings.push(finding(
