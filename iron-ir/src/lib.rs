@@ -33,10 +33,13 @@
 pub mod build;
 pub mod contract;
 pub mod entity;
+pub mod host;
 pub mod kernel;
+pub mod lang;
 pub mod launch;
 pub mod layout;
 pub mod op;
+pub mod registry;
 pub mod types;
 mod walk;
 
@@ -46,3 +49,8 @@ pub use inventory;
 pub use kernel::{Block, Kernel, Span};
 pub use op::{Const, Op, Place, Stmt};
 pub use types::{Class, Scalar, Type};
+
+/// What a kernel's file imports: the types, traits and functions of the kernel language.
+pub mod prelude {
+    pub use crate::lang::*;
+}

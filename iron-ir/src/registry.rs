@@ -28,7 +28,7 @@ pub struct InstanceEntry {
     pub consts: &'static [(&'static str, i64)],
     /// Builds the IR.
     pub build: fn() -> Kernel,
-    /// Runs one workgroup of the author's body natively; see [`crate::host`].
+    /// Runs one thread of the author's body natively; see [`crate::host`].
     pub host: crate::host::HostBody,
 }
 

@@ -1,0 +1,330 @@
+//! Barriers, and collectives over the workgroup and its subgroups. All need control flow that
+//! is uniform in the workgroup; threads that wait at different calls are a fault.
+
+use std::panic::Location;
+
+use super::scalar::{Element, Float, Number};
+use crate::host::context::{GroupContext, Site, collective, fault, wait};
+
+/// Waits for the workgroup; orders shared memory.
+#[track_caller]
+pub fn barrier() {
+    wait("barrier", Location::caller(), false);
+}
+
+/// Waits for the workgroup; orders shared memory, and global memory within the workgroup.
+#[track_caller]
+pub fn barrier_global() {
+    wait("barrier_global", Location::caller(), false);
+}
+
+/// Waits for the subgroup; orders shared memory within it.
+#[track_caller]
+pub fn subgroup_barrier() {
+    wait("subgroup_barrier", Location::caller(), false);
+}
+
+/// Waits for every thread of the launch; needs a `cooperative` kernel.
+#[track_caller]
+pub fn grid_barrier() {
+    wait("grid_barrier", Location::caller(), true);
+}
+
+/// The adjacent-pair tree: at distance 1, 2, 4, … element `i`, a multiple of twice the
+/// distance, becomes `e[i] ∘ e[i + distance]`; absent elements hold the identity.
+fn tree<T: Copy>(mut elements: Vec<T>, identity: T, combine: impl Fn(T, T) -> T) -> T {
+    elements.resize(elements.len().next_power_of_two(), identity);
+    let mut distance = 1;
+    while distance < elements.len() {
+        for i in (0..elements.len()).step_by(2 * distance) {
+            elements[i] = combine(elements[i], elements[i + distance]);
+        }
+        distance *= 2;
+    }
+    elements[0]
+}
+
+fn workgroup_reduce<T: Element>(
+    name: &'static str,
+    site: Site,
+    x: T,
+    identity: T,
+    combine: fn(T, T) -> T,
+) -> T {
+    let bits = collective(name, site, x.to_bits64(), 0, |_, operands| {
+        let elements = operands.iter().map(|o| T::from_bits64(o.0)).collect();
+        let result = tree(elements, identity, combine).to_bits64();
+        vec![result; operands.len()]
+    });
+    T::from_bits64(bits)
+}
+
+fn subgroup_reduce<T: Element>(
+    name: &'static str,
+    site: Site,
+    x: T,
+    identity: T,
+    combine: fn(T, T) -> T,
+) -> T {
+    let bits = collective(name, site, x.to_bits64(), 0, |context, operands| {
+        let mut results = Vec::with_capacity(operands.len());
+        for lanes in operands.chunks(context.subgroup_size as usize) {
+            let elements = lanes.iter().map(|o| T::from_bits64(o.0)).collect();
+            let result = tree(elements, identity, combine).to_bits64();
+            results.extend(lanes.iter().map(|_| result));
+        }
+        results
+    });
+    T::from_bits64(bits)
+}
+
+macro_rules! reductions {
+    ($($workgroup:ident $subgroup:ident $bound:ident $identity:ident $combine:expr, $doc:literal;)*) => { $(
+        #[doc = concat!($doc, " over the workgroup, by the adjacent-pair tree over the thread index; every thread gets it.")]
+        #[track_caller]
+        pub fn $workgroup<T: $bound>(x: T) -> T {
+            workgroup_reduce(stringify!($workgroup), Location::caller(), x, T::$identity, $combine)
+        }
+        #[doc = concat!($doc, " over the subgroup, by the adjacent-pair tree over the lanes; every lane gets it.")]
+        #[track_caller]
+        pub fn $subgroup<T: $bound>(x: T) -> T {
+            subgroup_reduce(stringify!($subgroup), Location::caller(), x, T::$identity, $combine)
+        }
+    )* };
+}
+
+reductions! {
+    workgroup_sum subgroup_sum Number ZERO T::sum_of, "Sum";
+    workgroup_product subgroup_product Number ONE T::product_of, "Product";
+    workgroup_min subgroup_min Number HIGHEST |a, b| a.min(b), "The least (a NaN loses)";
+    workgroup_max subgroup_max Number LOWEST |a, b| a.max(b), "The greatest (a NaN loses)";
+    workgroup_min_nan subgroup_min_nan Float HIGHEST T::min_nan, "The least, or NaN where one is NaN,";
+    workgroup_max_nan subgroup_max_nan Float LOWEST T::max_nan, "The greatest, or NaN where one is NaN,";
+}
+
+/// Whether some thread's `x` is true.
+#[track_caller]
+pub fn workgroup_any(x: bool) -> bool {
+    workgroup_reduce("workgroup_any", Location::caller(), x, false, |a, b| a | b)
+}
+
+/// Whether every thread's `x` is true.
+#[track_caller]
+pub fn workgroup_all(x: bool) -> bool {
+    workgroup_reduce("workgroup_all", Location::caller(), x, true, |a, b| a & b)
+}
+
+/// Whether some lane's `x` is true.
+#[track_caller]
+pub fn subgroup_any(x: bool) -> bool {
+    subgroup_reduce("subgroup_any", Location::caller(), x, false, |a, b| a | b)
+}
+
+/// Whether every lane's `x` is true.
+#[track_caller]
+pub fn subgroup_all(x: bool) -> bool {
+    subgroup_reduce("subgroup_all", Location::caller(), x, true, |a, b| a & b)
+}
+
+/// The `x` of the thread with linear index `thread`, which is the same in every thread.
+#[track_caller]
+pub fn workgroup_broadcast<T: Element>(x: T, thread: u32) -> T {
+    let site = Location::caller();
+    let bits = collective(
+        "workgroup_broadcast",
+        site,
+        x.to_bits64(),
+        thread.into(),
+        |_, operands| {
+            same_argument("workgroup_broadcast", "thread", site, operands);
+            match operands.get(thread as usize) {
+                Some(operand) => vec![operand.0; operands.len()],
+                None => fault(
+                    site,
+                    format!(
+                        "`workgroup_broadcast` from thread {thread} of {}",
+                        operands.len()
+                    ),
+                ),
+            }
+        },
+    );
+    T::from_bits64(bits)
+}
+
+fn same_argument(name: &str, what: &str, site: Site, operands: &[(u64, u64)]) {
+    let first = operands[0].1;
+    if let Some(other) = operands.iter().position(|o| o.1 != first) {
+        fault(
+            site,
+            format!(
+                "`{name}`: the {what} is not uniform: {first} in thread 0 of the group, \
+                 {} in thread {other}",
+                operands[other].1
+            ),
+        );
+    }
+}
+
+fn scan<T: Number>(name: &'static str, site: Site, x: T, exclusive: bool) -> T {
+    let bits = collective(name, site, x.to_bits64(), 0, |_, operands| {
+        let mut sum = T::ZERO;
+        let mut results = Vec::with_capacity(operands.len());
+        for (i, operand) in operands.iter().enumerate() {
+            let before = sum;
+            let x = T::from_bits64(operand.0);
+            sum = if i == 0 { x } else { sum.sum_of(x) };
+            results.push(if exclusive { before } else { sum }.to_bits64());
+        }
+        results
+    });
+    T::from_bits64(bits)
+}
+
+/// Sum of the `x` of threads 0 to this one.
+#[track_caller]
+pub fn workgroup_scan_sum<T: Number>(x: T) -> T {
+    scan("workgroup_scan_sum", Location::caller(), x, false)
+}
+
+/// Sum of the `x` of the threads before this one; zero in thread 0.
+#[track_caller]
+pub fn workgroup_scan_sum_exclusive<T: Number>(x: T) -> T {
+    scan("workgroup_scan_sum_exclusive", Location::caller(), x, true)
+}
+
+/// A `u64` with bit `i` set where lane `i`'s `x` is true.
+#[track_caller]
+pub fn subgroup_ballot(x: bool) -> u64 {
+    collective(
+        "subgroup_ballot",
+        Location::caller(),
+        x.into(),
+        0,
+        |context, operands| {
+            let mut results = Vec::with_capacity(operands.len());
+            for lanes in operands.chunks(context.subgroup_size as usize) {
+                let mask = lanes.iter().rev().fold(0u64, |mask, o| mask << 1 | o.0);
+                results.extend(lanes.iter().map(|_| mask));
+            }
+            results
+        },
+    )
+}
+
+/// Each lane's source lane of a shuffle: own lane and argument to source.
+type Source = fn(u64, u64) -> Option<u64>;
+
+fn shuffle<T: Element>(
+    name: &'static str,
+    site: Site,
+    x: T,
+    argument: u32,
+    source: Source,
+    uniform: bool,
+    must_exist: bool,
+) -> T {
+    let compute = |context: &GroupContext, operands: &[(u64, u64)]| {
+        let mut results = Vec::with_capacity(operands.len());
+        for lanes in operands.chunks(context.subgroup_size as usize) {
+            if uniform {
+                same_argument(name, "lane", site, lanes);
+            }
+            for (own, &(bits, argument)) in lanes.iter().enumerate() {
+                let lane = source(own as u64, argument);
+                let found = lane.and_then(|l| lanes.get(usize::try_from(l).ok()?));
+                results.push(match found {
+                    Some(operand) => operand.0,
+                    None if must_exist => fault(
+                        site,
+                        format!("`{name}` from lane {argument} of {} lanes", lanes.len()),
+                    ),
+                    None => bits,
+                });
+            }
+        }
+        results
+    };
+    T::from_bits64(collective(
+        name,
+        site,
+        x.to_bits64(),
+        argument.into(),
+        compute,
+    ))
+}
+
+/// The `x` of lane `lane`, which is the same in every lane of the subgroup.
+#[track_caller]
+pub fn subgroup_broadcast<T: Element>(x: T, lane: u32) -> T {
+    let site = Location::caller();
+    shuffle(
+        "subgroup_broadcast",
+        site,
+        x,
+        lane,
+        |_, l| Some(l),
+        true,
+        true,
+    )
+}
+
+/// The `x` of lane `lane`, which exists.
+#[track_caller]
+pub fn subgroup_shuffle<T: Element>(x: T, lane: u32) -> T {
+    let site = Location::caller();
+    shuffle(
+        "subgroup_shuffle",
+        site,
+        x,
+        lane,
+        |_, l| Some(l),
+        false,
+        true,
+    )
+}
+
+/// The `x` of lane `own ^ mask`; the own one where that lane does not exist.
+#[track_caller]
+pub fn subgroup_shuffle_xor<T: Element>(x: T, mask: u32) -> T {
+    let site = Location::caller();
+    shuffle(
+        "subgroup_shuffle_xor",
+        site,
+        x,
+        mask,
+        |o, m| Some(o ^ m),
+        false,
+        false,
+    )
+}
+
+/// The `x` of lane `own - distance`; the own one where that lane does not exist.
+#[track_caller]
+pub fn subgroup_shuffle_up<T: Element>(x: T, distance: u32) -> T {
+    let site = Location::caller();
+    shuffle(
+        "subgroup_shuffle_up",
+        site,
+        x,
+        distance,
+        u64::checked_sub,
+        false,
+        false,
+    )
+}
+
+/// The `x` of lane `own + distance`; the own one where that lane does not exist.
+#[track_caller]
+pub fn subgroup_shuffle_down<T: Element>(x: T, distance: u32) -> T {
+    let site = Location::caller();
+    shuffle(
+        "subgroup_shuffle_down",
+        site,
+        x,
+        distance,
+        u64::checked_add,
+        false,
+        false,
+    )
+}
