@@ -90,7 +90,9 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<Exit, BuildError>
         }
     }
 
-    let plan = Plan::new(&selected, &profiles);
+    let progress = Progress::new("lowering", selected.len() * profiles.len());
+    let plan = Plan::new(&selected, &profiles, || progress.step());
+    progress.finish();
     // Without the cache, results are kept only for the length of this run.
     let scratch = options.no_cache.then(tempfile::tempdir).transpose()?;
     let cache_folder = scratch.as_ref().map_or_else(

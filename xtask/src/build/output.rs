@@ -210,7 +210,7 @@ mod tests {
 
     fn build(out: &Path) -> Manifest {
         let (kernels, profiles) = ([sample("axpy", "f32"), sample("scale", "")], profiles());
-        let plan = Plan::new(&kernels, &profiles);
+        let plan = Plan::new(&kernels, &profiles, || {});
         let results: Vec<LoweringResult> = plan
             .lowerings
             .iter()

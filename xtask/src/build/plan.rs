@@ -79,16 +79,22 @@ pub struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// Lowers each of `kernels` for each of `profiles`.
-    pub fn new(kernels: &'a [KernelInstance], profiles: &'a [Profile]) -> Self {
+    /// Lowers each of `kernels` for each of `profiles`, calling `lowered_one` after each.
+    pub fn new(
+        kernels: &'a [KernelInstance],
+        profiles: &'a [Profile],
+        lowered_one: impl Fn() + Sync,
+    ) -> Self {
         let lowerings = (0..kernels.len() * profiles.len())
             .into_par_iter()
             .map(|index| {
                 let (kernel, profile) = (index / profiles.len(), &profiles[index % profiles.len()]);
+                let lowered = (kernels[kernel].lower)(profile);
+                lowered_one();
                 Lowering {
                     kernel,
                     profile,
-                    lowered: (kernels[kernel].lower)(profile),
+                    lowered,
                 }
             })
             .collect();
@@ -247,7 +253,7 @@ pub(super) mod tests {
     #[test]
     fn every_kernel_is_lowered_for_every_profile_in_order() {
         let (kernels, profiles) = ([sample("axpy", "f32"), sample("scale", "")], profiles());
-        let plan = Plan::new(&kernels, &profiles);
+        let plan = Plan::new(&kernels, &profiles, || {});
         let order: Vec<(usize, &str)> = plan
             .lowerings
             .iter()

@@ -5,7 +5,7 @@ use iron_ir::contract::Feature;
 use iron_ir::kernel::{Access, Kernel, ParamKind, TensorData, TensorLayout};
 use iron_ir::layout::BlockLayout;
 use iron_ir::registry::InstanceEntry;
-use iron_lower::{LowerError, profile};
+use iron_lower::{Artifact, LowerError, profile};
 use serde_json::{Value, json};
 
 use super::plan::{KernelInstance, Lowered, Profile};
@@ -40,13 +40,32 @@ pub fn kernels() -> Vec<KernelInstance> {
     let entries = iron_ir::registry::kernels();
     entries
         .iter()
-        .flat_map(|entry| entry.instances)
-        .map(kernel_instance)
+        .flat_map(|entry| {
+            entry
+                .instances
+                .iter()
+                .map(|instance| kernel_instance(entry.name, instance))
+        })
         .collect()
 }
 
-fn kernel_instance(entry: &InstanceEntry) -> KernelInstance {
-    let kernel = (entry.build)();
+fn kernel_instance(name: &str, entry: &InstanceEntry) -> KernelInstance {
+    // One kernel that cannot be built is that kernel's failure, not the end of the build.
+    let kernel = match without_panic(entry.build) {
+        Ok(kernel) => kernel,
+        Err(reason) => {
+            return KernelInstance {
+                name: name.to_owned(),
+                instance: entry.name.to_owned(),
+                dtype: String::new(),
+                contract: Value::Null,
+                ir: String::new(),
+                lower: Box::new(move |_| {
+                    Lowered::Failed(format!("building its IR panicked: {reason}"))
+                }),
+            };
+        }
+    };
     KernelInstance {
         name: kernel.name.to_string(),
         instance: kernel.instance.to_string(),
@@ -61,14 +80,21 @@ fn lower(kernel: &Kernel, wanted: &Profile) -> Lowered {
     let Some(profile) = profile::by_name(&wanted.name) else {
         return Lowered::Failed(format!("no profile `{}`", wanted.name));
     };
-    match iron_lower::lower(kernel, &profile) {
+    match without_panic(|| iron_lower::lower(kernel, &profile)) {
+        Err(reason) => Lowered::Failed(format!("the lowering panicked: {reason}")),
+        Ok(result) => lowered(result, &profile),
+    }
+}
+
+fn lowered(result: Result<Artifact, LowerError>, profile: &iron_lower::Profile) -> Lowered {
+    match result {
         Ok(artifact) => match artifact.bytes() {
             Some(bytes) => Lowered::Source {
                 extension: profile.target.extension(),
                 bytes,
                 shared_bytes: u32::try_from(artifact.kernel.shared_bytes()).unwrap_or(u32::MAX),
             },
-            None => Lowered::Failed(format!("`{}` has no source", wanted.name)),
+            None => Lowered::Failed(format!("`{}` has no source", profile.name)),
         },
         Err(LowerError::Unsupported(unsupported)) => {
             Lowered::Unsupported(unsupported.lack.to_string())
@@ -154,5 +180,15 @@ fn tensor_parameter(kernel: &Kernel, name: &str, tensor: &TensorData) -> Value {
         "layout": match tensor.layout { TensorLayout::RowMajor => "row-major", TensorLayout::Strided => "strided" },
         "align_elements": tensor.align,
         "may_alias": aliases,
+    })
+}
+
+/// Runs `work`, and takes a panic as an error with its message.
+fn without_panic<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).map_err(|payload| {
+        let text = payload.downcast_ref::<String>().map(String::as_str);
+        text.or_else(|| payload.downcast_ref::<&str>().copied())
+            .unwrap_or("no message")
+            .to_owned()
     })
 }
