@@ -1,5 +1,28 @@
 //! Devices, buffers, streams, launches and receipts.
+//!
+//! | you want | call |
+//! |---|---|
+//! | a device | [`open`], [`devices`] |
+//! | memory with a shape | [`Tensor`] |
+//! | to run a kernel by its typed launcher | [`launch()`] |
+//! | to run a kernel by name and instance | [`launch_by_name`] |
+//! | to run IR in hand | [`launch_kernel`] |
+//! | a list of launches, checked once and played often | [`record`], [`Device::submit`], [`Device::record`] |
+//! | to know what ran | [`receipt`] |
+//! | every rule checked | [`reference`], with [`reference::ReferenceOptions`] |
+//!
+//! Contracts are checked when a launch is recorded, never when it is replayed. There is no
+//! fallback from one backend to another.
 
 pub mod device;
+pub mod identity;
+mod launch;
+mod open;
+pub mod receipt;
+pub mod reference;
+mod tensor;
 
 pub use device::{Backend, Device, DeviceError, Graph, Pipeline, RecordedLaunch};
+pub use launch::{find, launch, launch_by_name, launch_kernel, pipeline_of, record, submit};
+pub use open::{devices, open};
+pub use tensor::{Tensor, contiguous_strides};

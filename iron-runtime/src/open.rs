@@ -1,0 +1,31 @@
+//! Opening devices.
+
+use std::sync::Arc;
+
+use crate::device::{Backend, Device, DeviceError};
+
+/// Opens the first device of a backend. Refuses where it is absent: there is no fallback.
+pub fn open(backend: Backend) -> Result<Arc<dyn Device>, DeviceError> {
+    match backend {
+        Backend::Reference => Ok(Arc::new(crate::reference::ReferenceDevice::new())),
+
+        Backend::Cpu
+        | Backend::Host
+        | Backend::Vulkan
+        | Backend::Cuda
+        | Backend::Hip
+        | Backend::Metal => Err(DeviceError::Missing {
+            backend: backend.name(),
+            reason: "this build has no such backend".into(),
+            looked_for: "nothing".into(),
+        }),
+    }
+}
+
+/// Every device that opens on this machine, with those that do not and why.
+pub fn devices() -> Vec<(Backend, Result<Arc<dyn Device>, DeviceError>)> {
+    Backend::ALL
+        .into_iter()
+        .map(|backend| (backend, open(backend)))
+        .collect()
+}

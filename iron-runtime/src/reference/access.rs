@@ -1,0 +1,590 @@
+//! Loads, stores and atomics, with every check of the memory model.
+
+use iron_ir::entity::{Handle, Param};
+use iron_ir::kernel::{Space, Span};
+use iron_ir::op::{AtomicOp, BinaryOp};
+use iron_ir::{Scalar, Type};
+
+use super::machine::{Fault, Launch, Machine, place};
+use super::memory::{AccessKind, BufferMemory, Race, TILE, TensorMemory, read_bits};
+use super::program::{Address, Inst, Row};
+use super::scalar;
+
+/// A range of elements found in bounds.
+enum Location {
+    /// Byte range of a buffer.
+    Global { buffer: usize, at: usize },
+    /// First element of an array, and the distance between elements.
+    Array {
+        array: usize,
+        at: usize,
+        step: usize,
+        shadowed: bool,
+    },
+}
+
+impl<'a> Machine<'a> {
+    /// Runs a load.
+    pub(super) fn load(
+        &mut self,
+        launch: &mut Launch<'a>,
+        dst: Row,
+        ty: Type,
+        address: &Address,
+        span: Span,
+    ) -> Result<(), Fault> {
+        let w = self.threads as usize;
+        let dst = self.at(dst);
+        let mask = self.mask.clone();
+        mask.try_for_each(|t| {
+            let location = self.locate(launch, address, ty, t, span)?;
+            for lane in 0..usize::from(ty.lanes) {
+                let bits = self.read(
+                    launch,
+                    &location,
+                    lane,
+                    ty.scalar,
+                    address,
+                    t,
+                    span,
+                    AccessKind::Read,
+                )?;
+                self.regs[dst + lane * w + t] = bits;
+            }
+            Ok(())
+        })
+    }
+
+    /// Runs a store.
+    pub(super) fn store(
+        &mut self,
+        launch: &mut Launch<'a>,
+        src: Row,
+        ty: Type,
+        address: &Address,
+        span: Span,
+    ) -> Result<(), Fault> {
+        let w = self.threads as usize;
+        let src = self.at(src);
+        let mask = self.mask.clone();
+        mask.try_for_each(|t| {
+            let location = self.locate(launch, address, ty, t, span)?;
+            for lane in 0..usize::from(ty.lanes) {
+                let bits = self.regs[src + lane * w + t];
+                self.write(
+                    launch,
+                    &location,
+                    lane,
+                    ty.scalar,
+                    bits,
+                    address,
+                    t,
+                    span,
+                    AccessKind::Write,
+                )?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Runs an atomic.
+    pub(super) fn atomic(
+        &mut self,
+        launch: &mut Launch<'a>,
+        inst: &Inst,
+        span: Span,
+    ) -> Result<(), Fault> {
+        let Inst::Atomic {
+            op,
+            scalar,
+            dst,
+            ref address,
+            value,
+            compare,
+        } = *inst
+        else {
+            return Ok(());
+        };
+        let dst = self.at(dst);
+        let value = value.map(|v| self.at(v));
+        let compare = compare.map(|v| self.at(v));
+        let mask = self.mask.clone();
+        mask.try_for_each(|t| {
+            let location = self.locate(launch, address, scalar.x(1), t, span)?;
+            let operand = value.map_or(0, |v| self.regs[v + t]);
+            if op == AtomicOp::Store {
+                return self.write(
+                    launch,
+                    &location,
+                    0,
+                    scalar,
+                    operand,
+                    address,
+                    t,
+                    span,
+                    AccessKind::Atomic,
+                );
+            }
+            let old = self.read(
+                launch,
+                &location,
+                0,
+                scalar,
+                address,
+                t,
+                span,
+                AccessKind::Atomic,
+            )?;
+            let combine = |op| scalar::binary(op, scalar, old, operand);
+            let new = match op {
+                AtomicOp::Add => combine(BinaryOp::Add),
+                AtomicOp::Min => combine(BinaryOp::Min),
+                AtomicOp::Max => combine(BinaryOp::Max),
+                AtomicOp::And => combine(BinaryOp::And),
+                AtomicOp::Or => combine(BinaryOp::Or),
+                AtomicOp::Xor => combine(BinaryOp::Xor),
+                AtomicOp::Exchange | AtomicOp::Store => Some(operand),
+                AtomicOp::CompareExchange => {
+                    Some(if compare.map(|c| self.regs[c + t]) == Some(old) {
+                        operand
+                    } else {
+                        old
+                    })
+                }
+                AtomicOp::Load => Some(old),
+            };
+            let Some(new) = new else {
+                let message = format!("there is no atomic `{}` of {scalar}", op.name());
+                return Err(self.fault(span, t, message));
+            };
+            self.regs[dst + t] = old;
+            if new != old {
+                self.write(
+                    launch,
+                    &location,
+                    0,
+                    scalar,
+                    new,
+                    address,
+                    t,
+                    span,
+                    AccessKind::Atomic,
+                )?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Checks the indices of thread `t`.
+    fn locate(
+        &self,
+        launch: &Launch<'a>,
+        address: &Address,
+        ty: Type,
+        t: usize,
+        span: Span,
+    ) -> Result<Location, Fault> {
+        let lanes = u64::from(ty.lanes);
+        match address {
+            Address::Array(array, index) => {
+                let data = &self.kernel.arrays[*array];
+                let index = self.regs[self.at(*index) + t];
+                if index.saturating_add(lanes) > u64::from(data.len) {
+                    let message = format!(
+                        "index {index}{} of `{}`, which has {} elements",
+                        vector(lanes),
+                        data.name,
+                        data.len
+                    );
+                    return Err(self.fault(span, t, message));
+                }
+                self.check_aligned(index, lanes, &data.name, t, span)?;
+                let (at, step, shadowed) = match data.space {
+                    Space::Shared => (index as usize, 1, true),
+                    Space::Private => {
+                        let w = self.threads as usize;
+                        (index as usize * w + t, w, false)
+                    }
+                };
+                Ok(Location::Array {
+                    array: array.index(),
+                    at,
+                    step,
+                    shadowed,
+                })
+            }
+            Address::Tensor(param, indices) => {
+                let tensor = self.tensor(launch, *param, span)?;
+                let mut element = 0u64;
+                let last = indices.len().saturating_sub(1);
+                for (axis, &row) in indices.iter().enumerate() {
+                    let index = self.regs[self.at(row) + t];
+                    let extent = tensor.shape[axis];
+                    let width = if axis == last { lanes } else { 1 };
+                    if index.saturating_add(width) > extent {
+                        let message = format!(
+                            "index {index}{} of dimension {axis} of `{}`, which has extent {extent}",
+                            vector(width),
+                            self.kernel.params[*param].name
+                        );
+                        return Err(self.fault(span, t, message));
+                    }
+                    element += index * tensor.strides[axis];
+                }
+                if let Some(&row) = indices.last() {
+                    let index = self.regs[self.at(row) + t];
+                    self.check_aligned(index, lanes, &self.kernel.params[*param].name, t, span)?;
+                }
+                Ok(global(tensor, element))
+            }
+            Address::Flat(param, row) => {
+                let tensor = self.tensor(launch, *param, span)?;
+                let element = self.regs[self.at(*row) + t];
+                if element.saturating_add(lanes) > tensor.span {
+                    let message = format!(
+                        "element {element}{} of `{}`, whose view spans {} elements",
+                        vector(lanes),
+                        self.kernel.params[*param].name,
+                        tensor.span
+                    );
+                    return Err(self.fault(span, t, message));
+                }
+                Ok(global(tensor, element))
+            }
+        }
+    }
+
+    fn check_aligned(
+        &self,
+        index: u64,
+        lanes: u64,
+        name: &str,
+        t: usize,
+        span: Span,
+    ) -> Result<(), Fault> {
+        if index % lanes == 0 {
+            return Ok(());
+        }
+        let message =
+            format!("index {index} of a vector access of `{name}` is not a multiple of {lanes}");
+        Err(self.fault(span, t, message))
+    }
+
+    /// The tensor of a parameter.
+    pub(super) fn tensor<'l>(
+        &self,
+        launch: &'l Launch<'a>,
+        param: Param,
+        span: Span,
+    ) -> Result<&'l TensorMemory, Fault> {
+        launch.tensors[param.index()].as_ref().ok_or_else(|| Fault {
+            message: format!("`{}` is not a tensor", self.kernel.params[param].name),
+            span,
+            thread: None,
+        })
+    }
+
+    fn read(
+        &mut self,
+        launch: &mut Launch<'a>,
+        location: &Location,
+        lane: usize,
+        scalar: Scalar,
+        address: &Address,
+        t: usize,
+        span: Span,
+        kind: AccessKind,
+    ) -> Result<u64, Fault> {
+        match *location {
+            Location::Global { buffer, at } => {
+                let size = scalar.bytes() as usize;
+                let at = at + lane * size;
+                let race =
+                    self.shadow_global(&mut launch.buffers[buffer], at, size, kind, t as u32, span);
+                if let Some(race) = race {
+                    return Err(self.race(race, kind, address, t, span));
+                }
+                let contents = &launch.buffers[buffer].contents;
+                if contents.written[at..at + size].contains(&false) {
+                    return Err(self.unwritten(address, lane, t, span));
+                }
+                Ok(read_bits(&contents.bytes[at..at + size]))
+            }
+            Location::Array {
+                array,
+                at,
+                step,
+                shadowed,
+            } => {
+                let at = at + lane * step;
+                self.shadow_array(array, at, shadowed, kind, address, t, span)?;
+                let memory = &self.arrays[array];
+                if !memory.written[at] {
+                    return Err(self.unwritten(address, lane, t, span));
+                }
+                Ok(memory.bits[at])
+            }
+        }
+    }
+
+    fn write(
+        &mut self,
+        launch: &mut Launch<'a>,
+        location: &Location,
+        lane: usize,
+        scalar: Scalar,
+        bits: u64,
+        address: &Address,
+        t: usize,
+        span: Span,
+        kind: AccessKind,
+    ) -> Result<(), Fault> {
+        match *location {
+            Location::Global { buffer, at } => {
+                if let Address::Tensor(param, _) | Address::Flat(param, _) = address
+                    && !self.tensor(launch, *param, span)?.writable
+                {
+                    let message = format!(
+                        "a store to `{}`, which is read-only",
+                        self.kernel.params[*param].name
+                    );
+                    return Err(self.fault(span, t, message));
+                }
+                let size = scalar.bytes() as usize;
+                let at = at + lane * size;
+                let race =
+                    self.shadow_global(&mut launch.buffers[buffer], at, size, kind, t as u32, span);
+                if let Some(race) = race {
+                    return Err(self.race(race, kind, address, t, span));
+                }
+                let contents = &mut launch.buffers[buffer].contents;
+                contents.bytes[at..at + size].copy_from_slice(&bits.to_le_bytes()[..size]);
+                contents.written[at..at + size].fill(true);
+            }
+            Location::Array {
+                array,
+                at,
+                step,
+                shadowed,
+            } => {
+                let at = at + lane * step;
+                self.shadow_array(array, at, shadowed, kind, address, t, span)?;
+                self.arrays[array].bits[at] = bits;
+                self.arrays[array].written[at] = true;
+            }
+        }
+        Ok(())
+    }
+
+    fn shadow_array(
+        &mut self,
+        array: usize,
+        at: usize,
+        shadowed: bool,
+        kind: AccessKind,
+        address: &Address,
+        t: usize,
+        span: Span,
+    ) -> Result<(), Fault> {
+        if !shadowed {
+            return Ok(());
+        }
+        let actor = self.actor(t as u32, span, false);
+        match self.arrays[array].shadow[at].access(kind, &actor, self.subgroup_size) {
+            Some(race) => Err(self.race(race, kind, address, t, span)),
+            None => Ok(()),
+        }
+    }
+
+    /// Notes an access to global memory; the conflicting one, if there is one.
+    fn shadow_global(
+        &self,
+        buffer: &mut BufferMemory<'_>,
+        at: usize,
+        size: usize,
+        kind: AccessKind,
+        t: u32,
+        span: Span,
+    ) -> Option<Race> {
+        if buffer.shadow.is_empty() {
+            return None;
+        }
+        let actor = self.actor(t, span, true);
+        let first = (at - buffer.shadow_start) / buffer.granule;
+        let cells = size.div_ceil(buffer.granule);
+        buffer.shadow[first..first + cells]
+            .iter_mut()
+            .find_map(|cell| cell.access(kind, &actor, self.subgroup_size))
+    }
+
+    fn name(&self, address: &Address) -> &str {
+        match address {
+            Address::Tensor(param, _) | Address::Flat(param, _) => &self.kernel.params[*param].name,
+            Address::Array(array, _) => &self.kernel.arrays[*array].name,
+        }
+    }
+
+    fn index_text(&self, address: &Address, t: usize) -> String {
+        let value = |row: Row| self.regs[self.at(row) + t].to_string();
+        match address {
+            Address::Tensor(_, rows) => rows
+                .iter()
+                .map(|&r| value(r))
+                .collect::<Vec<_>>()
+                .join(", "),
+            Address::Flat(_, row) | Address::Array(_, row) => value(*row),
+        }
+    }
+
+    fn race(&self, race: Race, kind: AccessKind, address: &Address, t: usize, span: Span) -> Fault {
+        let doing = match kind {
+            AccessKind::Read => "reads",
+            AccessKind::Write => "writes",
+            AccessKind::Atomic => "atomically changes",
+        };
+        let message = format!(
+            "data race: `{}[{}]` is {} by {} at {} and this thread {doing} it with no barrier between",
+            self.name(address),
+            self.index_text(address, t),
+            race.earlier,
+            race.who,
+            place(self.kernel, race.span),
+        );
+        self.fault(span, t, message)
+    }
+
+    fn unwritten(&self, address: &Address, lane: usize, t: usize, span: Span) -> Fault {
+        let at = if lane == 0 {
+            String::new()
+        } else {
+            format!(" (lane {lane} of a vector)")
+        };
+        let message = format!(
+            "`{}[{}]`{at} is read before anything wrote it",
+            self.name(address),
+            self.index_text(address, t)
+        );
+        self.fault(span, t, message)
+    }
+
+    /// Reads an element of a tensor on behalf of a tile operation.
+    pub(super) fn tile_read(
+        &mut self,
+        launch: &mut Launch<'a>,
+        param: Param,
+        indices: &[u64],
+        span: Span,
+    ) -> Result<u64, Fault> {
+        let (buffer, at, scalar) = self.tile_element(launch, param, indices, span)?;
+        let size = scalar.bytes() as usize;
+        if let Some(race) = self.shadow_global(
+            &mut launch.buffers[buffer],
+            at,
+            size,
+            AccessKind::Read,
+            TILE,
+            span,
+        ) {
+            return Err(self.tile_race(race, param, indices, span));
+        }
+        let contents = &launch.buffers[buffer].contents;
+        if contents.written[at..at + size].contains(&false) {
+            let message = format!(
+                "`{}{indices:?}` is read by a tile load before anything wrote it",
+                self.kernel.params[param].name
+            );
+            return Err(Fault {
+                message,
+                span,
+                thread: None,
+            });
+        }
+        Ok(read_bits(&contents.bytes[at..at + size]))
+    }
+
+    /// Writes an element of a tensor on behalf of a tile operation.
+    pub(super) fn tile_write(
+        &mut self,
+        launch: &mut Launch<'a>,
+        param: Param,
+        indices: &[u64],
+        bits: u64,
+        span: Span,
+    ) -> Result<(), Fault> {
+        let (buffer, at, scalar) = self.tile_element(launch, param, indices, span)?;
+        let size = scalar.bytes() as usize;
+        if let Some(race) = self.shadow_global(
+            &mut launch.buffers[buffer],
+            at,
+            size,
+            AccessKind::Write,
+            TILE,
+            span,
+        ) {
+            return Err(self.tile_race(race, param, indices, span));
+        }
+        let contents = &mut launch.buffers[buffer].contents;
+        contents.bytes[at..at + size].copy_from_slice(&bits.to_le_bytes()[..size]);
+        contents.written[at..at + size].fill(true);
+        Ok(())
+    }
+
+    fn tile_element(
+        &self,
+        launch: &Launch<'a>,
+        param: Param,
+        indices: &[u64],
+        span: Span,
+    ) -> Result<(usize, usize, Scalar), Fault> {
+        let tensor = self.tensor(launch, param, span)?;
+        let mut element = 0;
+        for (axis, &index) in indices.iter().enumerate() {
+            let extent = tensor.shape[axis];
+            if index >= extent {
+                let message = format!(
+                    "index {index} of dimension {axis} of `{}`, which has extent {extent}",
+                    self.kernel.params[param].name
+                );
+                return Err(Fault {
+                    message,
+                    span,
+                    thread: None,
+                });
+            }
+            element += index * tensor.strides[axis];
+        }
+        let at = (tensor.offset + element) as usize * tensor.scalar.bytes() as usize;
+        Ok((tensor.buffer, at, tensor.scalar))
+    }
+
+    fn tile_race(&self, race: Race, param: Param, indices: &[u64], span: Span) -> Fault {
+        let message = format!(
+            "data race: `{}{indices:?}` is {} by {} at {} and this tile operation touches it with no barrier between",
+            self.kernel.params[param].name,
+            race.earlier,
+            race.who,
+            place(self.kernel, race.span),
+        );
+        Fault {
+            message,
+            span,
+            thread: None,
+        }
+    }
+}
+
+fn vector(lanes: u64) -> String {
+    if lanes == 1 {
+        String::new()
+    } else {
+        format!(" (and {} more of a vector)", lanes - 1)
+    }
+}
+
+fn global(tensor: &TensorMemory, element: u64) -> Location {
+    let at = (tensor.offset + element) as usize * tensor.scalar.bytes() as usize;
+    Location::Global {
+        buffer: tensor.buffer,
+        at,
+    }
+}

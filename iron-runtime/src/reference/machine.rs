@@ -1,0 +1,551 @@
+//! One workgroup: its register file, control stack and memory, and the loop that runs it.
+//!
+//! All threads of a workgroup step through the program together under a mask, statement by
+//! statement. Order within a region between barriers is thus one of those that the memory model
+//! allows; the shadow of each cell finds the regions whose result depends on it.
+
+use iron_ir::Scalar;
+use iron_ir::entity::Handle;
+use iron_ir::kernel::{Kernel, Space, Span};
+use iron_ir::op::{BarrierMemory, BarrierScope, BinaryOp, BuiltinOp};
+
+use super::mask::Mask;
+use super::memory::{Actor, ArrayMemory, BufferMemory, TensorMemory};
+use super::program::{Inst, Pc, Program, Row, Source};
+use super::scalar;
+
+/// What a launch hands to every workgroup.
+pub(super) struct Launch<'a> {
+    pub kernel: &'a Kernel,
+    pub program: &'a Program,
+    pub tensors: Vec<Option<TensorMemory>>,
+    pub buffers: Vec<BufferMemory<'a>>,
+    /// Bits of scalar parameters, by parameter.
+    pub scalars: Vec<u64>,
+    pub dims: Vec<u32>,
+    pub grid: [u32; 3],
+    pub subgroup_size: u32,
+    pub step_budget: u64,
+    /// Line of the first failed index check.
+    pub error_word: Option<u32>,
+}
+
+/// A fault of the kernel.
+pub(super) struct Fault {
+    pub message: String,
+    pub span: Span,
+    pub thread: Option<u32>,
+}
+
+/// Why a workgroup stopped.
+#[derive(PartialEq, Eq)]
+pub(super) enum Stop {
+    /// Every thread has ended.
+    Finished,
+    /// All threads are at a grid barrier.
+    GridBarrier,
+}
+
+pub(super) enum Frame {
+    /// `otherwise` waits while `then` runs; those that got through `then` wait in `joined`.
+    If {
+        otherwise: Mask,
+        joined: Mask,
+        entered: u32,
+        span: Span,
+    },
+    Loop {
+        broken: Mask,
+        continued: Mask,
+        entered: u32,
+        span: Span,
+    },
+    /// `first` is the first element of the chunk at work, `at` the map's instruction.
+    Map { outer: Mask, first: u32, at: Pc },
+}
+
+pub(super) struct TileMemory {
+    pub scalar: Scalar,
+    pub rows: u32,
+    pub columns: u32,
+    pub bits: Vec<u64>,
+    pub written: bool,
+}
+
+/// One workgroup.
+pub(super) struct Machine<'a> {
+    pub program: &'a Program,
+    pub kernel: &'a Kernel,
+    pub threads: u32,
+    pub subgroup_size: u32,
+    pub group: [u32; 3],
+    pub group_linear: u32,
+    pub regs: Vec<u64>,
+    pub locals: Vec<u64>,
+    pub locals_set: Vec<bool>,
+    pub arrays: Vec<ArrayMemory>,
+    pub tiles: Vec<TileMemory>,
+    pub mask: Mask,
+    pub frames: Vec<Frame>,
+    pub returned: Option<Span>,
+    pc: Pc,
+    shared_epoch: u32,
+    global_epoch: u32,
+    subgroup_epoch: u32,
+    steps: u64,
+}
+
+impl<'a> Machine<'a> {
+    /// A machine for workgroups of this launch.
+    pub fn new(launch: &Launch<'a>) -> Machine<'a> {
+        let (kernel, program) = (launch.kernel, launch.program);
+        let threads = kernel.contract.threads();
+        let w = threads as usize;
+        let arrays = kernel
+            .arrays
+            .values()
+            .map(|array| match array.space {
+                Space::Shared => ArrayMemory::new(array.len as usize, true),
+                Space::Private => ArrayMemory::new(array.len as usize * w, false),
+            })
+            .collect();
+        let tiles = kernel
+            .tiles
+            .values()
+            .map(|tile| TileMemory {
+                scalar: tile.scalar,
+                rows: tile.rows,
+                columns: tile.columns,
+                bits: vec![0; tile.rows as usize * tile.columns as usize],
+                written: false,
+            })
+            .collect();
+        let mut machine = Machine {
+            program,
+            kernel,
+            threads,
+            subgroup_size: launch.subgroup_size,
+            group: [0; 3],
+            group_linear: 0,
+            regs: vec![0; program.rows as usize * w],
+            locals: vec![0; program.n_local_rows as usize * w],
+            locals_set: vec![false; program.n_local_rows as usize * w],
+            arrays,
+            tiles,
+            mask: Mask::empty(threads),
+            frames: Vec::new(),
+            returned: None,
+            pc: 0,
+            shared_epoch: 0,
+            global_epoch: 0,
+            subgroup_epoch: 0,
+            steps: 0,
+        };
+        for &(row, source) in &program.sources {
+            let bits = match source {
+                Source::Const(bits) => bits,
+                Source::Scalar(param) => launch.scalars[param.index()],
+                Source::Dim(dim) => u64::from(launch.dims[dim.index()]),
+                Source::Stride(param, axis) => launch.tensors[param.index()]
+                    .as_ref()
+                    .and_then(|t| t.strides.get(usize::from(axis)).copied())
+                    .unwrap_or(0),
+                Source::Builtin(..) => continue,
+            };
+            machine.regs[row as usize * w..][..w].fill(bits);
+        }
+        machine
+    }
+
+    /// Goes to the start of a workgroup.
+    pub fn start(&mut self, group: [u32; 3], launch: &Launch<'a>) {
+        let grid = launch.grid;
+        self.group = group;
+        self.group_linear = group[0] + grid[0] * (group[1] + grid[1] * group[2]);
+        let w = self.threads as usize;
+        let size = self.kernel.contract.workgroup;
+        let lanes = self.subgroup_size;
+        for &(row, source) in &self.program.sources {
+            let Source::Builtin(op, axis) = source else {
+                continue;
+            };
+            let axis = usize::from(axis.min(2));
+            let first = row as usize * w;
+            for t in 0..self.threads {
+                let local = [t % size[0], t / size[0] % size[1], t / size[0] / size[1]];
+                let value = match op {
+                    BuiltinOp::GroupId => group[axis],
+                    BuiltinOp::GroupCount => grid[axis],
+                    BuiltinOp::LocalId => local[axis],
+                    BuiltinOp::GroupSize => size[axis],
+                    BuiltinOp::GlobalId => group[axis]
+                        .wrapping_mul(size[axis])
+                        .wrapping_add(local[axis]),
+                    BuiltinOp::LocalIndex => t,
+                    BuiltinOp::GroupThreads => self.threads,
+                    BuiltinOp::SubgroupId => t / lanes,
+                    BuiltinOp::SubgroupCount => self.threads.div_ceil(lanes),
+                    BuiltinOp::SubgroupLane => t % lanes,
+                    BuiltinOp::SubgroupSize => lanes,
+                };
+                self.regs[first + t as usize] = u64::from(value);
+            }
+        }
+        self.locals_set.fill(false);
+        self.arrays.iter_mut().for_each(ArrayMemory::forget);
+        self.tiles.iter_mut().for_each(|t| t.written = false);
+        self.mask = Mask::first(self.threads, self.threads);
+        self.frames.clear();
+        self.returned = None;
+        self.pc = 0;
+        self.steps = 0;
+    }
+
+    /// First register of a row.
+    pub fn at(&self, row: Row) -> usize {
+        row as usize * self.threads as usize
+    }
+
+    /// The instruction after the one at work.
+    pub fn pc(&self) -> Pc {
+        self.pc
+    }
+
+    /// Goes on elsewhere.
+    pub fn jump(&mut self, to: Pc) {
+        self.pc = to;
+    }
+
+    /// A fault at an instruction.
+    pub fn fault(&self, span: Span, thread: usize, message: String) -> Fault {
+        Fault {
+            message,
+            span,
+            thread: Some(thread as u32),
+        }
+    }
+
+    /// Runs until the workgroup ends or waits.
+    pub fn run(&mut self, launch: &mut Launch<'a>) -> Result<Stop, Fault> {
+        let program = self.program;
+        loop {
+            let pc = self.pc as usize;
+            let Some(inst) = program.code.get(pc) else {
+                return Ok(Stop::Finished);
+            };
+            let span = program.spans[pc];
+            self.pc += 1;
+            self.steps += 1;
+            if self.steps > launch.step_budget {
+                let thread = (0..self.threads)
+                    .find(|&t| self.mask.contains(t))
+                    .unwrap_or(0);
+                let message = format!(
+                    "the step budget of {} statements a workgroup is spent: the kernel may never end",
+                    launch.step_budget
+                );
+                return Err(self.fault(span, thread as usize, message));
+            }
+            match inst {
+                Inst::Unary { .. }
+                | Inst::Binary { .. }
+                | Inst::Compare { .. }
+                | Inst::Select { .. }
+                | Inst::Fma { .. }
+                | Inst::Convert { .. }
+                | Inst::Bitcast { .. }
+                | Inst::Copy { .. } => self.compute(inst, span)?,
+                Inst::Get { local, dst, lanes } => self.get(*local, *dst, *lanes, span)?,
+                Inst::Set { local, src, lanes } => self.set(*local, *src, *lanes),
+                Inst::Load { dst, ty, address } => self.load(launch, *dst, *ty, address, span)?,
+                Inst::Store { src, ty, address } => self.store(launch, *src, *ty, address, span)?,
+                Inst::Atomic { .. } => self.atomic(launch, inst, span)?,
+                Inst::Barrier(scope, memory) => {
+                    if self.mask.is_empty() {
+                        continue;
+                    }
+                    self.require_all(span, "barrier")?;
+                    match scope {
+                        BarrierScope::Subgroup => self.subgroup_epoch += 1,
+                        BarrierScope::Workgroup | BarrierScope::Grid => {
+                            self.join_workgroup(*memory == BarrierMemory::SharedAndGlobal);
+                        }
+                    }
+                    if *scope == BarrierScope::Grid {
+                        self.global_epoch += 1;
+                        return Ok(Stop::GridBarrier);
+                    }
+                }
+                Inst::Subgroup { .. } => {
+                    if !self.mask.is_empty() {
+                        self.require_all(span, "subgroup operation")?;
+                        self.subgroup(inst, span)?;
+                    }
+                }
+                Inst::Group { .. } => {
+                    if !self.mask.is_empty() {
+                        self.require_all(span, "workgroup operation")?;
+                        self.group(inst, span)?;
+                        self.join_workgroup(false);
+                    }
+                }
+                Inst::CheckIndex { dst, index, bound } => {
+                    let (d, i, b) = (self.at(*dst), self.at(*index), self.at(*bound));
+                    let regs = &mut self.regs;
+                    self.mask.for_each(|t| {
+                        let inside = regs[i + t] < regs[b + t];
+                        regs[d + t] = if inside { regs[i + t] } else { 0 };
+                        if !inside && launch.error_word.is_none() {
+                            launch.error_word = Some(span.line);
+                        }
+                    });
+                }
+                Inst::Tile(stmt) => {
+                    if !self.mask.is_empty() {
+                        self.require_all(span, "tile operation")?;
+                        self.tile(launch, stmt, span)?;
+                        self.join_workgroup(false);
+                    }
+                }
+                Inst::Map { .. } | Inst::MapNext { .. } => self.map(inst, span)?,
+                _ => self.control(inst, span)?,
+            }
+        }
+    }
+
+    /// Marks that every earlier access of the workgroup is ordered before every later one.
+    pub(super) fn join_workgroup(&mut self, global: bool) {
+        self.shared_epoch += 1;
+        self.subgroup_epoch += 1;
+        self.global_epoch += u32::from(global);
+    }
+
+    /// Who thread `t` is to the shadow memory.
+    pub fn actor(&self, t: u32, span: Span, global: bool) -> Actor {
+        Actor {
+            group: self.group_linear + 1,
+            thread: t,
+            subgroup: t / self.subgroup_size,
+            epoch: if global {
+                self.global_epoch
+            } else {
+                self.shared_epoch
+            },
+            subgroup_epoch: self.subgroup_epoch,
+            span,
+        }
+    }
+
+    /// Every thread of the workgroup must be here.
+    pub(super) fn require_all(&self, span: Span, what: &str) -> Result<(), Fault> {
+        if self.mask.is_full() {
+            return Ok(());
+        }
+        let mut before = self.threads;
+        let mut cause = self.returned.map(|span| (span, "it has returned"));
+        for frame in &self.frames {
+            let (entered, at, why) = match frame {
+                Frame::If { entered, span, .. } => (*entered, *span, "the condition there"),
+                Frame::Loop { entered, span, .. } => (*entered, *span, "the loop there"),
+                Frame::Map { .. } => continue,
+            };
+            if entered < before {
+                break;
+            }
+            before = entered;
+            cause = Some((at, why));
+        }
+        let absent = self.mask.first_absent().unwrap_or(0);
+        let why = cause.map_or(String::new(), |(at, why)| {
+            format!(" ({why}: {})", place(self.kernel, at))
+        });
+        let message = format!(
+            "{what} in divergent control flow: {} of {} threads are here, thread {absent} is not{why}",
+            self.mask.count(),
+            self.threads
+        );
+        Err(Fault {
+            message,
+            span,
+            thread: None,
+        })
+    }
+
+    fn control(&mut self, inst: &Inst, span: Span) -> Result<(), Fault> {
+        match inst {
+            Inst::If {
+                condition,
+                otherwise,
+            } => {
+                let c = self.at(*condition);
+                let entered = self.mask.count();
+                let regs = &self.regs;
+                let rest = self.mask.split(|t| regs[c + t] & 1 == 1);
+                let joined = Mask::empty(self.threads);
+                self.frames.push(Frame::If {
+                    otherwise: rest,
+                    joined,
+                    entered,
+                    span,
+                });
+                if self.mask.is_empty() {
+                    self.pc = *otherwise;
+                }
+            }
+            Inst::Else { end } => {
+                if let Some(Frame::If {
+                    otherwise, joined, ..
+                }) = self.frames.last_mut()
+                {
+                    *joined = std::mem::replace(&mut self.mask, otherwise.take());
+                }
+                if self.mask.is_empty() {
+                    self.pc = *end;
+                }
+            }
+            Inst::EndIf => {
+                if let Some(Frame::If { joined, .. }) = self.frames.pop() {
+                    self.mask.join(&joined);
+                }
+            }
+            Inst::For {
+                scalar,
+                index,
+                start,
+                end,
+                step,
+                exit,
+            } => {
+                let (i, s) = (self.at(*index), self.at(*start));
+                let (e, p) = (self.at(*end), self.at(*step));
+                let regs = &mut self.regs;
+                let mut zero_step = None;
+                self.mask.for_each(|t| {
+                    regs[i + t] = regs[s + t];
+                    if ordered(*scalar, regs[p + t]) <= 0 && zero_step.is_none() {
+                        zero_step = Some((t, ordered(*scalar, regs[p + t])));
+                    }
+                });
+                if let Some((t, step)) = zero_step {
+                    return Err(self.fault(
+                        span,
+                        t,
+                        format!("a loop step of {step}; it must be above zero"),
+                    ));
+                }
+                let entered = self.mask.count();
+                let regs = &self.regs;
+                let done = self
+                    .mask
+                    .split(|t| ordered(*scalar, regs[i + t]) < ordered(*scalar, regs[e + t]));
+                self.enter_loop(done, entered, span, *exit);
+            }
+            Inst::ForNext {
+                scalar,
+                index,
+                end,
+                step,
+                body,
+            } => {
+                let (i, e, p) = (self.at(*index), self.at(*end), self.at(*step));
+                let Some(Frame::Loop {
+                    broken, continued, ..
+                }) = self.frames.last_mut()
+                else {
+                    return Ok(());
+                };
+                self.mask.join(&continued.take());
+                let regs = &mut self.regs;
+                let done = self.mask.split(|t| {
+                    let next = ordered(*scalar, regs[i + t]) + ordered(*scalar, regs[p + t]);
+                    let goes_on = next < ordered(*scalar, regs[e + t]);
+                    if goes_on {
+                        regs[i + t] =
+                            scalar::binary(BinaryOp::Add, *scalar, regs[i + t], regs[p + t])
+                                .unwrap_or(0);
+                    }
+                    goes_on
+                });
+                broken.join(&done);
+                self.next_turn(*body);
+            }
+            Inst::Loop { exit } => {
+                let entered = self.mask.count();
+                let none = Mask::empty(self.threads);
+                self.enter_loop(none, entered, span, *exit);
+            }
+            Inst::LoopNext { body } => {
+                if let Some(Frame::Loop { continued, .. }) = self.frames.last_mut() {
+                    self.mask.join(&continued.take());
+                }
+                self.next_turn(*body);
+            }
+            Inst::Break | Inst::Continue => {
+                let leaving = self.mask.take();
+                let innermost = self.frames.iter_mut().rev().find_map(|frame| match frame {
+                    Frame::Loop {
+                        broken, continued, ..
+                    } => Some((broken, continued)),
+                    Frame::If { .. } | Frame::Map { .. } => None,
+                });
+                if let Some((broken, continued)) = innermost {
+                    let to = if matches!(inst, Inst::Break) {
+                        broken
+                    } else {
+                        continued
+                    };
+                    to.join(&leaving);
+                }
+            }
+            Inst::Return => {
+                if !self.mask.take().is_empty() {
+                    self.returned = Some(span);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn enter_loop(&mut self, done: Mask, entered: u32, span: Span, exit: Pc) {
+        if self.mask.is_empty() {
+            self.mask = done;
+            self.pc = exit;
+            return;
+        }
+        let continued = Mask::empty(self.threads);
+        self.frames.push(Frame::Loop {
+            broken: done,
+            continued,
+            entered,
+            span,
+        });
+    }
+
+    fn next_turn(&mut self, body: Pc) {
+        if !self.mask.is_empty() {
+            self.pc = body;
+        } else if let Some(Frame::Loop { broken, .. }) = self.frames.pop() {
+            self.mask = broken;
+        }
+    }
+}
+
+/// An integer as its type orders it.
+fn ordered(scalar: Scalar, bits: u64) -> i128 {
+    if scalar.is_signed() {
+        let shift = 64 - scalar.bits();
+        i128::from(((bits << shift) as i64) >> shift)
+    } else {
+        i128::from(bits)
+    }
+}
+
+/// `file:line:column` of a span.
+pub(super) fn place(kernel: &Kernel, span: Span) -> String {
+    match kernel.files.get(usize::from(span.file)) {
+        Some(file) if span.line > 0 => format!("{file}:{}:{}", span.line, span.column),
+        _ if span.line > 0 => format!("{}:{}", span.line, span.column),
+        _ => "unknown place".into(),
+    }
+}

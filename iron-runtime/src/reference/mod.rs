@@ -1,0 +1,454 @@
+//! The reference backend: runs the IR lane by lane and checks every rule of the specification.
+//!
+//! Out-of-bounds indices (each dimension on its own), data races between barriers and between
+//! workgroups, reads of memory that nothing wrote, barriers and collectives in divergent control
+//! flow, index arithmetic that wraps or loses bits, and kernels that do not end are faults that
+//! name the author's line, the thread and the values.
+//!
+//! Kernels run as they were built: tile and group operations are executed whole, before any
+//! pass. A kernel taken from the middle of the pipeline runs just as well.
+
+mod access;
+mod compute;
+mod machine;
+mod mask;
+mod memory;
+mod program;
+mod scalar;
+mod tiles;
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use iron_ir::contract::Feature;
+use iron_ir::kernel::{Access, Kernel, ParamKind};
+use iron_ir::launch::{Argument, DeviceBuffer, LaunchLimits, byte_range};
+use parking_lot::Mutex;
+
+use crate::device::{Backend, Device, DeviceError, Graph, Pipeline, RecordedLaunch};
+use crate::identity::artifact_hash;
+use machine::{Fault, Launch, Machine, Stop, place};
+use memory::{BufferMemory, ReferenceBuffer, Shadow, TensorMemory, own};
+use program::Program;
+
+/// How the reference runs.
+#[derive(Clone, Copy, Debug)]
+pub struct ReferenceOptions {
+    /// Lanes of a subgroup, 4 to 64.
+    pub subgroup_size: u32,
+    /// Statements that one workgroup may execute before it counts as endless.
+    pub step_budget: u64,
+    /// At most this many workgroups of a launch run, spread over the grid; the others do not.
+    pub sampled_groups: Option<u64>,
+}
+
+impl Default for ReferenceOptions {
+    fn default() -> Self {
+        ReferenceOptions {
+            subgroup_size: 32,
+            step_budget: 1 << 26,
+            sampled_groups: None,
+        }
+    }
+}
+
+/// The reference device.
+pub struct ReferenceDevice {
+    options: ReferenceOptions,
+    shared: Arc<Shared>,
+}
+
+/// What graphs need of the device.
+struct Shared {
+    options: ReferenceOptions,
+    /// Kernel and line of the first failed index check since the last synchronisation.
+    error_word: Mutex<Option<(String, u32)>>,
+}
+
+struct ReferencePipeline {
+    kernel: Kernel,
+    program: Program,
+    artifact: String,
+}
+
+impl Pipeline for ReferencePipeline {
+    fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+    fn limits(&self) -> LaunchLimits {
+        LIMITS
+    }
+    fn artifact(&self) -> &str {
+        &self.artifact
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+const LIMITS: LaunchLimits = LaunchLimits {
+    max_grid: [(1 << 31) - 1; 3],
+    max_workgroup: [1024; 3],
+    max_threads: 1024,
+    max_buffer_bytes: 1 << 40,
+};
+
+impl Default for ReferenceDevice {
+    fn default() -> Self {
+        ReferenceDevice::new()
+    }
+}
+
+impl ReferenceDevice {
+    /// A device with the default options.
+    pub fn new() -> ReferenceDevice {
+        ReferenceDevice::with_options(ReferenceOptions::default())
+    }
+
+    /// A device with options of one's own; the subgroup width is brought into 4 to 64.
+    pub fn with_options(mut options: ReferenceOptions) -> ReferenceDevice {
+        options.subgroup_size = options.subgroup_size.clamp(4, 64).next_power_of_two();
+        let shared = Arc::new(Shared {
+            options,
+            error_word: Mutex::new(None),
+        });
+        ReferenceDevice { options, shared }
+    }
+
+    /// The options.
+    pub fn options(&self) -> ReferenceOptions {
+        self.options
+    }
+}
+
+impl Device for ReferenceDevice {
+    fn backend(&self) -> Backend {
+        Backend::Reference
+    }
+
+    fn name(&self) -> String {
+        format!(
+            "reference interpreter, subgroups of {}",
+            self.options.subgroup_size
+        )
+    }
+
+    fn driver(&self) -> String {
+        concat!("iron ", env!("CARGO_PKG_VERSION")).into()
+    }
+
+    fn limits(&self) -> LaunchLimits {
+        LIMITS
+    }
+
+    fn max_shared_bytes(&self) -> u64 {
+        1 << 20
+    }
+
+    fn subgroup_size(&self) -> u32 {
+        self.options.subgroup_size
+    }
+
+    fn has(&self, _: Feature) -> bool {
+        true
+    }
+
+    fn alloc(&self, bytes: u64) -> Result<Arc<dyn DeviceBuffer>, DeviceError> {
+        match ReferenceBuffer::new(bytes) {
+            Some(buffer) => Ok(Arc::new(buffer)),
+            None => Err(DeviceError::OutOfMemory {
+                backend: "reference",
+                bytes,
+            }),
+        }
+    }
+
+    fn upload(&self, to: &dyn DeviceBuffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        let (buffer, at) = range_of(to, offset, bytes.len())?;
+        let mut contents = buffer.lock();
+        contents.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+        contents.written[at..at + bytes.len()].fill(true);
+        Ok(())
+    }
+
+    fn download(
+        &self,
+        from: &dyn DeviceBuffer,
+        offset: u64,
+        bytes: &mut [u8],
+    ) -> Result<(), DeviceError> {
+        let (buffer, at) = range_of(from, offset, bytes.len())?;
+        bytes.copy_from_slice(&buffer.lock().bytes[at..at + bytes.len()]);
+        Ok(())
+    }
+
+    fn pipeline(&self, kernel: &Kernel) -> Result<Arc<dyn Pipeline>, DeviceError> {
+        Ok(Arc::new(ReferencePipeline {
+            program: Program::new(kernel),
+            artifact: artifact_hash(kernel, &["reference", &self.driver()]),
+            kernel: kernel.clone(),
+        }))
+    }
+
+    fn submit(&self, launches: &[RecordedLaunch]) -> Result<(), DeviceError> {
+        launches
+            .iter()
+            .try_for_each(|launch| self.shared.run(launch))
+    }
+
+    fn record(&self, launches: &[RecordedLaunch]) -> Result<Box<dyn Graph>, DeviceError> {
+        Ok(Box::new(ReferenceGraph {
+            shared: self.shared.clone(),
+            launches: launches.to_vec(),
+        }))
+    }
+
+    fn synchronize(&self) -> Result<(), DeviceError> {
+        match self.shared.error_word.lock().take() {
+            Some((kernel, line)) => Err(DeviceError::IndexOutOfRange { kernel, line }),
+            None => Ok(()),
+        }
+    }
+
+    fn time(&self, launches: &[RecordedLaunch]) -> Result<Vec<Duration>, DeviceError> {
+        launches
+            .iter()
+            .map(|launch| {
+                let start = Instant::now();
+                self.shared.run(launch)?;
+                Ok(start.elapsed())
+            })
+            .collect()
+    }
+}
+
+struct ReferenceGraph {
+    shared: Arc<Shared>,
+    launches: Vec<RecordedLaunch>,
+}
+
+impl Graph for ReferenceGraph {
+    fn replay(&self) -> Result<(), DeviceError> {
+        self.launches
+            .iter()
+            .try_for_each(|launch| self.shared.run(launch))
+    }
+}
+
+fn usage(message: String) -> DeviceError {
+    DeviceError::Usage {
+        backend: "reference",
+        message,
+    }
+}
+
+fn range_of(
+    buffer: &dyn DeviceBuffer,
+    offset: u64,
+    bytes: usize,
+) -> Result<(&ReferenceBuffer, usize), DeviceError> {
+    let Some(own) = buffer.as_any().downcast_ref::<ReferenceBuffer>() else {
+        return Err(usage("a buffer of another device".into()));
+    };
+    let end = offset.checked_add(bytes as u64);
+    if end.is_none_or(|end| end > own.bytes()) {
+        return Err(usage(format!(
+            "a copy of {bytes} bytes at offset {offset} of a buffer of {} bytes",
+            own.bytes()
+        )));
+    }
+    Ok((own, offset as usize))
+}
+
+impl Shared {
+    fn run(&self, recorded: &RecordedLaunch) -> Result<(), DeviceError> {
+        if recorded.checked.is_empty {
+            return Ok(());
+        }
+        let Some(pipeline) = recorded
+            .pipeline
+            .as_any()
+            .downcast_ref::<ReferencePipeline>()
+        else {
+            return Err(usage("a pipeline of another device".into()));
+        };
+        let kernel = &pipeline.kernel;
+        let mut launch = self.prepare(pipeline, recorded)?;
+        let result = self.run_groups(&mut launch);
+        if let Some(line) = launch.error_word {
+            self.error_word
+                .lock()
+                .get_or_insert_with(|| (kernel.full_name(), line));
+        }
+        result.map_err(|(group, fault)| {
+            let thread = fault
+                .thread
+                .map_or(String::new(), |t| format!(", thread {t}"));
+            let [x, y, z] = group;
+            let message = format!(
+                "{}: {} (workgroup {x}, {y}, {z}{thread})",
+                place(kernel, fault.span),
+                fault.message
+            );
+            DeviceError::Fault {
+                kernel: kernel.full_name(),
+                message,
+            }
+        })
+    }
+
+    fn run_groups<'a>(&self, launch: &mut Launch<'a>) -> Result<(), ([u32; 3], Fault)> {
+        let grid = launch.grid;
+        let total: u64 = grid.iter().map(|&n| u64::from(n)).product();
+        let place_of = |linear: u64| {
+            let x = u64::from(grid[0]);
+            let y = u64::from(grid[1]);
+            [
+                (linear % x) as u32,
+                (linear / x % y) as u32,
+                (linear / x / y) as u32,
+            ]
+        };
+        if launch.program.grid_barriers {
+            let mut machines: Vec<Machine<'a>> = (0..total)
+                .map(|linear| {
+                    let mut machine = Machine::new(launch);
+                    machine.start(place_of(linear), launch);
+                    machine
+                })
+                .collect();
+            loop {
+                let mut waiting = None;
+                let mut finished = None;
+                for machine in &mut machines {
+                    match machine
+                        .run(launch)
+                        .map_err(|fault| (machine.group, fault))?
+                    {
+                        Stop::GridBarrier => waiting = Some(machine.group),
+                        Stop::Finished => finished = Some(machine.group),
+                    }
+                }
+                let Some(group) = waiting else { return Ok(()) };
+                if let Some(done) = finished {
+                    let message = format!("a grid barrier that workgroup {done:?} never reaches");
+                    return Err((
+                        group,
+                        Fault {
+                            message,
+                            span: Default::default(),
+                            thread: None,
+                        },
+                    ));
+                }
+                for buffer in &mut launch.buffers {
+                    buffer.shadow.fill(Shadow::default());
+                }
+            }
+        }
+        let mut machine = Machine::new(launch);
+        let chosen = self
+            .options
+            .sampled_groups
+            .unwrap_or(total)
+            .clamp(1, total.max(1));
+        for i in 0..chosen.min(total) {
+            let linear = (u128::from(i) * u128::from(total) / u128::from(chosen)) as u64;
+            let group = place_of(linear);
+            machine.start(group, launch);
+            machine.run(launch).map_err(|fault| (group, fault))?;
+        }
+        Ok(())
+    }
+
+    fn prepare<'a>(
+        &self,
+        pipeline: &'a ReferencePipeline,
+        recorded: &'a RecordedLaunch,
+    ) -> Result<Launch<'a>, DeviceError> {
+        let kernel = &pipeline.kernel;
+        let mut owners: Vec<&'a ReferenceBuffer> = Vec::new();
+        let mut ranges: Vec<(u128, u128, usize, bool)> = Vec::new();
+        let mut tensors = Vec::new();
+        let mut scalars = Vec::new();
+        for ((_, data), argument) in kernel.params.iter().zip(&recorded.arguments) {
+            let (ParamKind::Tensor(tensor), Argument::Tensor(view)) = (&data.kind, argument) else {
+                tensors.push(None);
+                scalars.push(match argument {
+                    Argument::Scalar(value) => value.bits,
+                    Argument::Tensor(_) => 0,
+                });
+                continue;
+            };
+            let Some(buffer) = own(&view.buffer) else {
+                return Err(usage(format!(
+                    "`{}` is a buffer of another device",
+                    data.name
+                )));
+            };
+            let index = owners
+                .iter()
+                .position(|b| std::ptr::eq(*b, buffer))
+                .unwrap_or_else(|| {
+                    owners.push(buffer);
+                    ranges.push((u128::MAX, 0, usize::MAX, false));
+                    owners.len() - 1
+                });
+            let (start, end) = byte_range(view);
+            let writable = tensor.access == Access::ReadWrite;
+            let size = view.scalar.bytes() as usize;
+            let range = &mut ranges[index];
+            *range = (
+                range.0.min(start),
+                range.1.max(end),
+                range.2.min(size),
+                range.3 | writable,
+            );
+            tensors.push(Some(TensorMemory {
+                scalar: view.scalar,
+                buffer: index,
+                offset: view.offset,
+                shape: view.shape.clone(),
+                strides: view.strides.clone(),
+                span: ((end - start) / size as u128) as u64,
+                writable,
+            }));
+            scalars.push(0);
+        }
+        let buffers = owners
+            .iter()
+            .zip(ranges)
+            .map(|(owner, (start, end, granule, writable))| {
+                // Views of one buffer may start between granules of each other.
+                let start = start as usize / granule * granule;
+                let cells = if writable {
+                    (end as usize - start).div_ceil(granule)
+                } else {
+                    0
+                };
+                BufferMemory {
+                    contents: owner.lock(),
+                    shadow: vec![Shadow::default(); cells],
+                    shadow_start: start,
+                    granule,
+                }
+            })
+            .collect();
+        Ok(Launch {
+            kernel,
+            program: &pipeline.program,
+            tensors,
+            buffers,
+            scalars,
+            dims: recorded.checked.bindings.dims.clone(),
+            grid: recorded.checked.grid,
+            subgroup_size: self.options.subgroup_size,
+            step_budget: self.options.step_budget,
+            error_word: None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;
