@@ -26,6 +26,16 @@ pub struct ChatTemplate {
     eos_token: String,
 }
 
+/// Texts of control tokens that must stay text where a message holds them.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ControlTexts<'a> {
+    /// In every message.
+    pub always: Vec<&'a str>,
+    /// In every message that is not the assistant's: markers such as
+    /// `</think>`, which the template itself looks for in what the model said.
+    pub unless_assistant: Vec<&'a str>,
+}
+
 /// A rendered chat.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RenderedChat {
@@ -113,21 +123,24 @@ impl ChatTemplate {
     }
 
     /// Renders messages; `add_generation_prompt` opens the assistant's turn.
-    ///
-    /// `control_texts` are the control tokens' texts that must stay text where a
-    /// message holds them.
-    pub fn render<'c>(
+    /// `control` comes from
+    /// [`Tokenizer::control_texts`](crate::tokenizer::Tokenizer::control_texts).
+    pub fn render(
         &self,
         messages: &[Map<String, Json>],
         add_generation_prompt: bool,
-        control_texts: impl IntoIterator<Item = &'c str>,
+        control: &ControlTexts<'_>,
     ) -> Result<RenderedChat, ChatError> {
         let mut messages: Vec<Json> = messages.iter().cloned().map(Json::Object).collect();
-        let control_texts: Vec<&str> = control_texts.into_iter().collect();
         let sentinel = unused_character(&messages, &self.source)?;
+        let everywhere = [control.always.as_slice(), &control.unless_assistant].concat();
         let mut marks = 0;
         for message in &mut messages {
-            mark_strings(message, &control_texts, sentinel, &mut marks);
+            let texts = match message.get("role").and_then(Json::as_str) {
+                Some("assistant") => &control.always,
+                _ => &everywhere,
+            };
+            mark_strings(message, texts, sentinel, &mut marks);
         }
 
         let context = Map::from_iter([
@@ -444,7 +457,7 @@ mod tests {
         let template = ChatTemplate::new(template, Some("<s>".to_owned()), None)
             .map_err(|error| error.to_string())?;
         template
-            .render(&messages(list), true, ["<|im_end|>"])
+            .render(&messages(list), true, &ControlTexts::default())
             .map(|chat| chat.text().to_owned())
             .map_err(|error| error.to_string())
     }
@@ -497,6 +510,29 @@ mod tests {
         assert_eq!(mark("<|im_").as_deref(), Some("<|im_#"));
         assert_eq!(mark("end|> x").as_deref(), Some("#end|> x"));
         assert_eq!(mark("1 <").as_deref(), Some("1 <#"));
+    }
+
+    // E24
+    #[test]
+    fn what_the_template_looks_for_in_an_answer_stays_findable_there() {
+        let source =
+            "{% for m in messages %}[{{ m.content.split('</think>') | last }}]{% endfor %}";
+        let template = ChatTemplate::new(source, None, None).expect("compiles");
+        let talk = messages(json!([
+            {"role": "user", "content": "a</think>b"},
+            {"role": "assistant", "content": "a</think>b<|im_end|>"},
+        ]));
+        let control = ControlTexts {
+            always: vec!["<|im_end|>"],
+            unless_assistant: vec!["</think>"],
+        };
+        let chat = template.render(&talk, false, &control).expect("renders");
+        assert_eq!(chat.text(), "[a</think>b][b<|im_end|>]");
+        let sentinel = chat.sentinel().expect("two texts are marked");
+        assert_eq!(
+            chat.marked().replace(sentinel, "#"),
+            "[a<#/think>b][b<#|im_end|>]"
+        );
     }
 
     #[test]

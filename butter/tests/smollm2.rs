@@ -23,7 +23,7 @@ fn goldens() -> Vec<Value> {
 fn render(template: &ChatTemplate, tokenizer: &Tokenizer, messages: &Value) -> RenderedChat {
     let messages = parse_messages(messages.to_string().as_bytes()).expect("messages");
     template
-        .render(&messages, true, tokenizer.control_texts())
+        .render(&messages, true, &tokenizer.control_texts())
         .expect("the template renders")
 }
 

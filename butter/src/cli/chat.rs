@@ -61,7 +61,7 @@ pub(super) fn run(arguments: &ChatArguments) -> Result<(), CommandError> {
         }
         messages.push(message("user", &line));
         let rendered = template
-            .render(&messages, true, tokenizer.control_texts())
+            .render(&messages, true, &tokenizer.control_texts())
             .map_err(|fault| LoadError::Template {
                 path: checkpoint.path.clone(),
                 fault,

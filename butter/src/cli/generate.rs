@@ -120,7 +120,7 @@ impl PromptArguments {
                 parse_messages(&read_file(path)?).map_err(|error| file(error.to_string()))?;
             let rendered = checkpoint
                 .compile_chat_template()?
-                .render(&messages, true, tokenizer.control_texts())
+                .render(&messages, true, &tokenizer.control_texts())
                 .map_err(|error| file(error.to_string()))?;
             return tokenizer.encode_chat(&rendered).map_err(wrong);
         }

@@ -23,7 +23,7 @@ use tokenizers::{AddedToken, Tokenizer as Inner};
 
 pub use stream::{StreamDecoder, Utf8Buffer};
 
-use crate::chat::RenderedChat;
+use crate::chat::{ControlTexts, RenderedChat};
 use crate::gguf::GgufFile;
 
 const BOS_EOS_KEYS: [&str; 2] = ["tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id"];
@@ -76,6 +76,8 @@ struct ControlToken {
     /// Whether the token swallows white space on its sides.
     strip_left: bool,
     strip_right: bool,
+    /// Whether the chat template looks for it in what the model said.
+    inspected: bool,
 }
 
 /// A tokenizer could not be built or used.
@@ -226,7 +228,15 @@ impl Tokenizer {
             token.content.chars().count() >= 3
                 && token.content.chars().any(char::is_alphanumeric)
                 && template.contains(&token.content)
-        })
+        })?;
+        for control in &mut self.control {
+            control.inspected = ["'", "\""].iter().any(|quote| {
+                let literal = format!("{quote}{}{quote}", control.text);
+                template.contains(&format!("{literal} in "))
+                    || template.contains(&format!("split({literal})"))
+            });
+        }
+        Ok(())
     }
 
     fn mark_control(
@@ -243,6 +253,7 @@ impl Tokenizer {
                 text: token.content.clone(),
                 strip_left: token.lstrip,
                 strip_right: token.rstrip,
+                inspected: false,
             });
             if !token.special {
                 newly_special.push(token.special(true));
@@ -286,8 +297,18 @@ impl Tokenizer {
     }
 
     /// Texts that only a template or a caller may turn into control ids.
-    pub fn control_texts(&self) -> impl Iterator<Item = &str> {
-        self.control.iter().map(|control| control.text.as_str())
+    pub fn control_texts(&self) -> ControlTexts<'_> {
+        let texts = |inspected: bool| {
+            self.control
+                .iter()
+                .filter(move |control| control.inspected == inspected)
+                .map(|control| control.text.as_str())
+                .collect()
+        };
+        ControlTexts {
+            always: texts(false),
+            unless_assistant: texts(true),
+        }
     }
 
     /// Encodes a prompt that the caller wrote: control tokens in it are
