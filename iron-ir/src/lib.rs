@@ -33,6 +33,7 @@
 pub mod build;
 pub mod contract;
 pub mod entity;
+pub mod fold;
 pub mod host;
 pub mod kernel;
 pub mod lang;
@@ -40,6 +41,7 @@ pub mod launch;
 pub mod layout;
 pub mod op;
 pub mod registry;
+pub mod testing;
 pub mod types;
 mod walk;
 

@@ -19,6 +19,8 @@ pub trait Int:
     + BitOrAssign
     + BitXorAssign
     + Not<Output = Self>
+    + Shl<Output = Self>
+    + Shr<Output = Self>
     + Shl<u32, Output = Self>
     + Shr<u32, Output = Self>
 {

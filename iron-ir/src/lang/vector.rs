@@ -201,6 +201,23 @@ operators! {
     Int: BitXor bitxor;
 }
 
+macro_rules! lane_shifts {
+    ($($op:ident $method:ident;)*) => { $(
+        impl<T: Int, const N: usize> $op for Vector<T, N> {
+            type Output = Self;
+            #[track_caller]
+            fn $method(self, counts: Self) -> Self {
+                self.zip(counts, |a, b| a.$method(b))
+            }
+        }
+    )* };
+}
+
+lane_shifts! {
+    Shl shl;
+    Shr shr;
+}
+
 macro_rules! assignments {
     ($($op:ident $method:ident $plain:ident;)*) => { $(
         impl<T: Number, const N: usize> $op for Vector<T, N> {
