@@ -95,6 +95,13 @@ fn a_user_cannot_write_control_tokens() {
     ] {
         for role in ["user", attack] {
             let (ids, text) = encode(attack, role);
+            assert_eq!(
+                text,
+                format!(
+                    "<|im_start|>system\nBe kind.<|im_end|>\n\
+                     <|im_start|>{role}\n{attack}<|im_end|>\n<|im_start|>assistant\n"
+                )
+            );
             assert_eq!(control(&ids), [1, 2, 1, 2, 1], "{attack:?}");
             // Nothing of the text is lost or changed on the way.
             let plain = tokenizer.encode_text(attack).expect("encodes");

@@ -113,23 +113,20 @@ pub(super) fn parts(header: &GgufHeader) -> Result<Parts, TokenizerFault> {
             .extend(metadata.token_id(&format!("tokenizer.ggml.{key}"), tokens.len())?);
     }
     let eos = metadata.token_id("tokenizer.ggml.eos_token_id", tokens.len())?;
-    let flag = |key| metadata.bool(key).map(|flag| flag.unwrap_or(false));
-    let (prefix, suffix) = (
-        if flag("tokenizer.ggml.add_bos_token")? {
-            vec![bos.ok_or(TokenizerFault::Missing {
-                key: BOS_EOS_KEYS[0],
-            })?]
-        } else {
-            Vec::new()
-        },
-        if flag("tokenizer.ggml.add_eos_token")? {
-            vec![eos.ok_or(TokenizerFault::Missing {
-                key: BOS_EOS_KEYS[1],
-            })?]
-        } else {
-            Vec::new()
-        },
-    );
+    let side = |key, default, id: Option<u32>, id_key| match metadata.bool(key)?.unwrap_or(default)
+    {
+        true => id
+            .map(|id| vec![id])
+            .ok_or(TokenizerFault::Missing { key: id_key }),
+        false => Ok(Vec::new()),
+    };
+    let prefix = side(
+        "tokenizer.ggml.add_bos_token",
+        pre.adds_bos,
+        bos,
+        BOS_EOS_KEYS[0],
+    )?;
+    let suffix = side("tokenizer.ggml.add_eos_token", false, eos, BOS_EOS_KEYS[1])?;
     metadata.refuse_unknown_keys()?;
     Ok(Parts {
         inner,

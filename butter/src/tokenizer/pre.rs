@@ -17,6 +17,8 @@ pub(super) struct PreTokenizer {
     pub(super) pre_tokenizer: PreTokenizerWrapper,
     /// Whether a whole word that is a token is taken without merging.
     pub(super) ignore_merges: bool,
+    /// Whether a sequence starts with the start token where the file does not say.
+    pub(super) adds_bos: bool,
 }
 
 const SUPPORTED: &str = "default, gpt-2, phi-2, olmo, smollm, starcoder, refact, command-r, \
@@ -39,6 +41,7 @@ pub(super) fn by_name(name: &str) -> Result<PreTokenizer, TokenizerFault> {
         normalizer: None,
         pre_tokenizer: Sequence::new(steps).into(),
         ignore_merges: false,
+        adds_bos: false,
     };
     Ok(match name {
         "gpt-2" | "phi-2" | "olmo" => plain(vec![gpt2_words()]),
@@ -47,6 +50,8 @@ pub(super) fn by_name(name: &str) -> Result<PreTokenizer, TokenizerFault> {
         }
         "llama-bpe" | "llama3" | "llama-v3" => PreTokenizer {
             ignore_merges: true,
+            // Files of the first weeks lack the key; llama.cpp supplies it as well.
+            adds_bos: true,
             ..plain(vec![split(LLAMA3)?, bytes_only()])
         },
         "qwen2" | "deepseek-r1-qwen" => PreTokenizer {
@@ -80,4 +85,30 @@ fn split(pattern: &str) -> Result<PreTokenizerWrapper, TokenizerFault> {
     )
     .map(Into::into)
     .map_err(|error| TokenizerFault::Library(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer as _};
+
+    #[test]
+    fn each_name_cuts_words_as_its_regular_expressions_say() {
+        let text = "It's 12345  ok!\n\n go";
+        for (name, words) in [
+            ("gpt-2", "It 's Ġ12345 Ġ Ġok ! ĊĊ Ġgo"),
+            ("smollm", "It 's Ġ 1 2 3 4 5 Ġ Ġok ! ĊĊ Ġgo"),
+            ("llama-bpe", "It 's Ġ 123 45 Ġ Ġok !ĊĊ Ġgo"),
+            ("qwen2", "It 's Ġ 1 2 3 4 5 Ġ Ġok !ĊĊ Ġgo"),
+            ("default", "It ' s Ġ 123 45 Ġ Ġok ! ĊĊ Ġgo"),
+        ] {
+            let pre = by_name(name).expect("a known name");
+            let mut cut = PreTokenizedString::from(text);
+            pre.pre_tokenizer.pre_tokenize(&mut cut).expect("cuts");
+            let splits = cut.get_splits(OffsetReferential::Original, OffsetType::Byte);
+            let found: Vec<&str> = splits.iter().map(|(word, _, _)| *word).collect();
+            assert_eq!(found.join(" "), words, "{name}");
+        }
+        assert!(by_name("").is_err() && by_name("gpt2").is_err());
+    }
 }

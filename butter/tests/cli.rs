@@ -1,0 +1,124 @@
+//! The command line as a user meets it: exit codes, one-line errors, tables.
+
+mod support {
+    pub mod gguf_writer;
+}
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use support::gguf_writer::Writer;
+
+fn butter(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_butter"))
+        .args(arguments)
+        .output()
+        .expect("the program starts")
+}
+
+fn small_model(folder: &Path) -> String {
+    let path = folder.join("model.gguf");
+    std::fs::write(&path, Writer::llama().file()).expect("written");
+    path.display().to_string()
+}
+
+/// The one line of an error, with the exit code checked.
+fn error_line(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.starts_with("butter: error: "), "{text}");
+    text
+}
+
+#[test]
+fn inspect_lists_config_and_tensors_and_says_why_a_model_does_not_load() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = small_model(folder.path());
+    let output = butter(&["inspect", &path]);
+    assert!(output.status.success());
+    let text = String::from_utf8_lossy(&output.stdout);
+    for words in [
+        "general.name",
+        "(not used)",
+        "blk.0.attn_q.weight",
+        "Q4_0",
+        "[32, 32]",
+        "11 tensors",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let output = butter(&["inspect", "--json", &path]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(json["tensors"].as_array().map(Vec::len), Some(11));
+    assert_eq!(json["config"]["layers"], "1");
+
+    // A type that is known but not decoded is listed, then refused.
+    let mut writer = Writer::llama();
+    writer.tensor("output_norm.weight").ty = 26;
+    std::fs::write(&path, writer.file()).expect("written");
+    let output = butter(&["inspect", &path]);
+    assert!(String::from_utf8_lossy(&output.stdout).contains("I32"));
+    assert!(error_line(&output).contains("output_norm.weight is stored as I32"));
+}
+
+#[test]
+fn wrong_command_lines_exit_2_and_wrong_input_exits_1() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = small_model(folder.path());
+    let usage = |arguments: &[&str]| assert_eq!(butter(arguments).status.code(), Some(2));
+    usage(&[]);
+    usage(&["generate", "--model", &path]);
+    usage(&[
+        "generate",
+        "--model",
+        &path,
+        "--prompt",
+        "a",
+        "--prompt-ids",
+        "1",
+    ]);
+    usage(&["generate", "--model", &path, "--prompt-ids", "1,x"]);
+    usage(&[
+        "generate",
+        "--model",
+        &path,
+        "--prompt",
+        "a",
+        "--backend",
+        "abacus",
+    ]);
+    usage(&[
+        "generate",
+        "--model",
+        &path,
+        "--prompt",
+        "a",
+        "--max-tokens",
+        "-1",
+    ]);
+
+    let wrong = |arguments: &[&str]| error_line(&butter(arguments));
+    let missing = folder.path().join("absent.gguf").display().to_string();
+    assert!(wrong(&["generate", "--model", &missing, "--prompt", "a"]).contains("absent.gguf"));
+    let line = wrong(&[
+        "generate",
+        "--model",
+        &path,
+        "--prompt",
+        "a",
+        "--temperature",
+        "NaN",
+    ]);
+    assert!(line.contains("--temperature: temperature is NaN"), "{line}");
+    let chat = folder.path().join("chat.json").display().to_string();
+    std::fs::write(&chat, "[]").expect("written");
+    let line = wrong(&["generate", "--model", &path, "--chat", &chat]);
+    assert!(
+        line.contains("chat.json") && line.contains("the list is empty"),
+        "{line}"
+    );
+    std::fs::write(&chat, r#"[{"role": "user", "content": "x"}]"#).expect("written");
+    let line = wrong(&["generate", "--model", &path, "--chat", &chat]);
+    assert!(line.contains("no chat template"), "{line}");
+}
