@@ -101,7 +101,11 @@ impl RecordedLaunch {
         arguments: Vec<Argument>,
     ) -> Result<RecordedLaunch, ContractError> {
         let checked = check(pipeline.kernel(), &arguments, &pipeline.limits())?;
-        Ok(RecordedLaunch { pipeline, arguments, checked })
+        Ok(RecordedLaunch {
+            pipeline,
+            arguments,
+            checked,
+        })
     }
 
     /// The tensor arguments in order.
@@ -151,6 +155,16 @@ pub trait Device: Send + Sync {
     fn pipeline(&self, kernel: &Kernel) -> Result<Arc<dyn Pipeline>, DeviceError>;
     /// Queues launches in order. Each sees all writes of those before it.
     fn submit(&self, launches: &[RecordedLaunch]) -> Result<(), DeviceError>;
+    /// Runs only the workgroups with these linear indices (x fastest) of one launch, for slow
+    /// backends that check samples of a large launch.
+    fn submit_groups(&self, launch: &RecordedLaunch, groups: &[u64]) -> Result<(), DeviceError> {
+        let _ = groups;
+        Err(DeviceError::Unsupported {
+            kernel: launch.pipeline.kernel().full_name(),
+            backend: self.backend().name(),
+            reason: "it runs whole launches only".into(),
+        })
+    }
     /// Records launches for replay.
     fn record(&self, launches: &[RecordedLaunch]) -> Result<Box<dyn Graph>, DeviceError>;
     /// Waits for all queued work. Reports a tripped error word ([`DeviceError::IndexOutOfRange`]).

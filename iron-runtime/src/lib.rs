@@ -15,6 +15,7 @@
 //! fallback from one backend to another.
 
 pub mod device;
+pub mod host;
 pub mod identity;
 mod launch;
 mod open;

@@ -7,10 +7,10 @@ use crate::device::{Backend, Device, DeviceError};
 /// Opens the first device of a backend. Refuses where it is absent: there is no fallback.
 pub fn open(backend: Backend) -> Result<Arc<dyn Device>, DeviceError> {
     match backend {
+        Backend::Host => Ok(Arc::new(crate::host::HostDevice::new())),
         Backend::Reference => Ok(Arc::new(crate::reference::ReferenceDevice::new())),
 
         Backend::Cpu
-        | Backend::Host
         | Backend::Vulkan
         | Backend::Cuda
         | Backend::Hip

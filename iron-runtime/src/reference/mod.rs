@@ -197,6 +197,10 @@ impl Device for ReferenceDevice {
             .try_for_each(|launch| self.shared.run(launch))
     }
 
+    fn submit_groups(&self, launch: &RecordedLaunch, groups: &[u64]) -> Result<(), DeviceError> {
+        self.shared.run_some(launch, Some(groups))
+    }
+
     fn record(&self, launches: &[RecordedLaunch]) -> Result<Box<dyn Graph>, DeviceError> {
         Ok(Box::new(ReferenceGraph {
             shared: self.shared.clone(),
@@ -263,6 +267,15 @@ fn range_of(
 
 impl Shared {
     fn run(&self, recorded: &RecordedLaunch) -> Result<(), DeviceError> {
+        self.run_some(recorded, None)
+    }
+
+    /// Runs the listed workgroups, or those that the options choose.
+    fn run_some(
+        &self,
+        recorded: &RecordedLaunch,
+        groups: Option<&[u64]>,
+    ) -> Result<(), DeviceError> {
         if recorded.checked.is_empty {
             return Ok(());
         }
@@ -275,7 +288,7 @@ impl Shared {
         };
         let kernel = &pipeline.kernel;
         let mut launch = self.prepare(pipeline, recorded)?;
-        let result = self.run_groups(&mut launch);
+        let result = self.run_groups(&mut launch, groups);
         if let Some(line) = launch.error_word {
             self.error_word
                 .lock()
@@ -298,7 +311,11 @@ impl Shared {
         })
     }
 
-    fn run_groups<'a>(&self, launch: &mut Launch<'a>) -> Result<(), ([u32; 3], Fault)> {
+    fn run_groups<'a>(
+        &self,
+        launch: &mut Launch<'a>,
+        groups: Option<&[u64]>,
+    ) -> Result<(), ([u32; 3], Fault)> {
         let grid = launch.grid;
         let total: u64 = grid.iter().map(|&n| u64::from(n)).product();
         let place_of = |linear: u64| {
@@ -353,8 +370,12 @@ impl Shared {
             .sampled_groups
             .unwrap_or(total)
             .clamp(1, total.max(1));
-        for i in 0..chosen.min(total) {
-            let linear = (u128::from(i) * u128::from(total) / u128::from(chosen)) as u64;
+        let spread = |i: u64| (u128::from(i) * u128::from(total) / u128::from(chosen)) as u64;
+        let all: Vec<u64> = match groups {
+            Some(groups) => groups.iter().copied().filter(|&g| g < total).collect(),
+            None => (0..chosen.min(total)).map(spread).collect(),
+        };
+        for linear in all {
             let group = place_of(linear);
             machine.start(group, launch);
             machine.run(launch).map_err(|fault| (group, fault))?;

@@ -1,0 +1,340 @@
+//! The host backend: the author's own body as rustc compiled it, a workgroup's threads as
+//! fibers. It runs kernels that are registered in this binary, and nothing made by a pass.
+
+use std::any::Any;
+use std::cell::UnsafeCell;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use iron_ir::contract::Feature;
+use iron_ir::host::{HostArgument, HostBody, HostLaunch, HostTensor, run};
+use iron_ir::kernel::Kernel;
+use iron_ir::launch::{Argument, DeviceBuffer, LaunchLimits};
+use iron_ir::registry::kernels;
+use parking_lot::Mutex;
+
+use crate::device::{Backend, Device, DeviceError, Graph, Pipeline, RecordedLaunch};
+use crate::identity::artifact_hash;
+
+/// The host device.
+pub struct HostDevice {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    subgroup_size: u32,
+    /// Kernel and line of the first failed index check since the last synchronisation. Held
+    /// while memory is accessed, so that launches and copies take turns.
+    error_word: Mutex<Option<(String, u32)>>,
+}
+
+const LIMITS: LaunchLimits = LaunchLimits {
+    max_grid: [(1 << 31) - 1; 3],
+    max_workgroup: [1024; 3],
+    max_threads: 1024,
+    max_buffer_bytes: 1 << 40,
+};
+
+impl Default for HostDevice {
+    fn default() -> Self {
+        HostDevice::new()
+    }
+}
+
+impl HostDevice {
+    /// A device with subgroups of 8 lanes.
+    pub fn new() -> HostDevice {
+        HostDevice::with_subgroup_size(8)
+    }
+
+    /// A device with subgroups of this many lanes, brought to a power of two from 4 to 64.
+    pub fn with_subgroup_size(lanes: u32) -> HostDevice {
+        HostDevice {
+            shared: Arc::new(Shared {
+                subgroup_size: lanes.clamp(4, 64).next_power_of_two(),
+                error_word: Mutex::new(None),
+            }),
+        }
+    }
+}
+
+#[derive(Clone)]
+#[repr(align(256))]
+struct Chunk([u8; 256]);
+
+/// Memory of the process, aligned to 256 bytes.
+struct HostBuffer {
+    chunks: Box<[UnsafeCell<Chunk>]>,
+    bytes: u64,
+}
+
+// SAFETY: the bytes are read and written only by the device, under its lock.
+unsafe impl Sync for HostBuffer {}
+
+impl HostBuffer {
+    fn base(&self) -> *mut u8 {
+        // The pointer is made from the whole slice, so that it may reach every chunk.
+        self.chunks.as_ptr().cast::<u8>().cast_mut()
+    }
+}
+
+impl DeviceBuffer for HostBuffer {
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+struct HostPipeline {
+    kernel: Kernel,
+    body: HostBody,
+    artifact: String,
+}
+
+impl Pipeline for HostPipeline {
+    fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+    fn limits(&self) -> LaunchLimits {
+        LIMITS
+    }
+    fn artifact(&self) -> &str {
+        &self.artifact
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl Device for HostDevice {
+    fn backend(&self) -> Backend {
+        Backend::Host
+    }
+
+    fn name(&self) -> String {
+        format!("rustc's own code, subgroups of {}", self.shared.subgroup_size)
+    }
+
+    fn driver(&self) -> String {
+        concat!("iron ", env!("CARGO_PKG_VERSION")).into()
+    }
+
+    fn limits(&self) -> LaunchLimits {
+        LIMITS
+    }
+
+    fn max_shared_bytes(&self) -> u64 {
+        1 << 20
+    }
+
+    fn subgroup_size(&self) -> u32 {
+        self.shared.subgroup_size
+    }
+
+    fn has(&self, feature: Feature) -> bool {
+        feature != Feature::DependentLaunch
+    }
+
+    fn alloc(&self, bytes: u64) -> Result<Arc<dyn DeviceBuffer>, DeviceError> {
+        let out_of_memory = || DeviceError::OutOfMemory {
+            backend: "host",
+            bytes,
+        };
+        let count = usize::try_from(bytes.div_ceil(256)).map_err(|_| out_of_memory())?;
+        let mut chunks = Vec::new();
+        chunks.try_reserve_exact(count).map_err(|_| out_of_memory())?;
+        chunks.resize_with(count, || UnsafeCell::new(Chunk([0xa7; 256])));
+        Ok(Arc::new(HostBuffer {
+            chunks: chunks.into(),
+            bytes,
+        }))
+    }
+
+    fn upload(&self, to: &dyn DeviceBuffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        let _turn = self.shared.error_word.lock();
+        let target = range_of(to, offset, bytes.len())?;
+        // SAFETY: in range; the lock keeps others away.
+        unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    fn download(
+        &self,
+        from: &dyn DeviceBuffer,
+        offset: u64,
+        bytes: &mut [u8],
+    ) -> Result<(), DeviceError> {
+        let _turn = self.shared.error_word.lock();
+        let source = range_of(from, offset, bytes.len())?;
+        // SAFETY: in range; the lock keeps others away.
+        unsafe { source.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    fn pipeline(&self, kernel: &Kernel) -> Result<Arc<dyn Pipeline>, DeviceError> {
+        Ok(Arc::new(HostPipeline {
+            body: body_of(kernel)?,
+            artifact: artifact_hash(kernel, &["host", &self.driver()]),
+            kernel: kernel.clone(),
+        }))
+    }
+
+    fn submit(&self, launches: &[RecordedLaunch]) -> Result<(), DeviceError> {
+        launches.iter().try_for_each(|l| self.shared.run(l, None))
+    }
+
+    fn submit_groups(&self, launch: &RecordedLaunch, groups: &[u64]) -> Result<(), DeviceError> {
+        self.shared.run(launch, Some(groups))
+    }
+
+    fn record(&self, launches: &[RecordedLaunch]) -> Result<Box<dyn Graph>, DeviceError> {
+        Ok(Box::new(HostGraph {
+            shared: self.shared.clone(),
+            launches: launches.to_vec(),
+        }))
+    }
+
+    fn synchronize(&self) -> Result<(), DeviceError> {
+        match self.shared.error_word.lock().take() {
+            Some((kernel, line)) => Err(DeviceError::IndexOutOfRange { kernel, line }),
+            None => Ok(()),
+        }
+    }
+
+    fn time(&self, launches: &[RecordedLaunch]) -> Result<Vec<Duration>, DeviceError> {
+        let timed = |launch: &RecordedLaunch| {
+            let start = Instant::now();
+            self.shared.run(launch, None)?;
+            Ok(start.elapsed())
+        };
+        launches.iter().map(timed).collect()
+    }
+}
+
+struct HostGraph {
+    shared: Arc<Shared>,
+    launches: Vec<RecordedLaunch>,
+}
+
+impl Graph for HostGraph {
+    fn replay(&self) -> Result<(), DeviceError> {
+        self.launches.iter().try_for_each(|l| self.shared.run(l, None))
+    }
+}
+
+fn usage(message: String) -> DeviceError {
+    DeviceError::Usage {
+        backend: "host",
+        message,
+    }
+}
+
+fn own(buffer: &dyn DeviceBuffer) -> Result<&HostBuffer, DeviceError> {
+    let own = buffer.as_any().downcast_ref::<HostBuffer>();
+    own.ok_or_else(|| usage("a buffer of another device".into()))
+}
+
+/// The address of a range that lies in the buffer.
+fn range_of(buffer: &dyn DeviceBuffer, offset: u64, bytes: usize) -> Result<*mut u8, DeviceError> {
+    let own = own(buffer)?;
+    let end = offset.checked_add(bytes as u64);
+    if end.is_none_or(|end| end > own.bytes) {
+        return Err(usage(format!(
+            "a copy of {bytes} bytes at offset {offset} of a buffer of {} bytes",
+            own.bytes
+        )));
+    }
+    // SAFETY: the offset lies in the buffer, or at its end.
+    Ok(unsafe { own.base().add(offset as usize) })
+}
+
+/// The author's body of a kernel, by its name and instance in the registry; the source file
+/// decides between kernels of one name.
+fn body_of(kernel: &Kernel) -> Result<HostBody, DeviceError> {
+    let mut found: Vec<_> = kernels()
+        .into_iter()
+        .filter(|entry| entry.name == &*kernel.name)
+        .filter_map(|entry| {
+            let instance = entry.instances.iter().find(|i| i.name == &*kernel.instance)?;
+            Some((entry.file, instance.host))
+        })
+        .collect();
+    if found.len() > 1 {
+        found.retain(|(file, _)| kernel.files.iter().any(|f| &**f == *file));
+    }
+    match found[..] {
+        [(_, body)] => Ok(body),
+        [] => Err(DeviceError::Unsupported {
+            kernel: kernel.full_name(),
+            backend: "host",
+            reason: "it runs the body that `#[kernel]` registered, and none is in this binary"
+                .into(),
+        }),
+        _ => Err(usage(format!(
+            "{} kernels are named `{}` in one file",
+            found.len(),
+            kernel.full_name()
+        ))),
+    }
+}
+
+impl Shared {
+    fn run(&self, recorded: &RecordedLaunch, groups: Option<&[u64]>) -> Result<(), DeviceError> {
+        if recorded.checked.is_empty {
+            return Ok(());
+        }
+        let pipeline = recorded.pipeline.as_any().downcast_ref::<HostPipeline>();
+        let Some(pipeline) = pipeline else {
+            return Err(usage("a pipeline of another device".into()));
+        };
+        let mut error_word = self.error_word.lock();
+        let grid = recorded.checked.grid;
+        let launch = HostLaunch {
+            kernel: &pipeline.kernel,
+            body: pipeline.body,
+            grid,
+            bindings: &recorded.checked.bindings,
+            arguments: arguments_of(recorded)?,
+            subgroup_size: self.subgroup_size,
+        };
+        let all: u64 = grid.iter().map(|&n| u64::from(n)).product();
+        // SAFETY: the contract was checked when the launch was recorded, so every view lies in
+        // its buffer and is aligned; `launch` holds no buffer's memory longer than `recorded`,
+        // and the lock keeps others away.
+        let report = unsafe {
+            match groups {
+                Some(groups) => run(&launch, groups.iter().copied()),
+                None => run(&launch, 0..all),
+            }
+        };
+        let kernel = || pipeline.kernel.full_name();
+        let report = report.map_err(|fault| DeviceError::Fault {
+            kernel: kernel(),
+            message: fault.message,
+        })?;
+        if let Some(line) = report.index_out_of_range {
+            error_word.get_or_insert_with(|| (kernel(), line));
+        }
+        Ok(())
+    }
+}
+
+fn arguments_of(recorded: &RecordedLaunch) -> Result<Vec<HostArgument>, DeviceError> {
+    let argument = |argument: &Argument| match argument {
+        Argument::Scalar(value) => Ok(HostArgument::Scalar(*value)),
+        Argument::Tensor(view) => {
+            let buffer = own(&*view.buffer)?;
+            let bytes = view.offset as usize * view.scalar.bytes() as usize;
+            Ok(HostArgument::Tensor(HostTensor {
+                // Of an empty view the offset may lie outside; its base is never used.
+                base: buffer.base().wrapping_add(bytes),
+                scalar: view.scalar,
+                shape: view.shape.iter().map(|&n| n as u32).collect(),
+                strides: view.strides.clone(),
+            }))
+        }
+    };
+    recorded.arguments.iter().map(argument).collect()
+}
