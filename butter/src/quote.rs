@@ -18,7 +18,10 @@ impl fmt::Display for Quoted<'_> {
             if index == LONGEST {
                 return write!(f, "…` ({} bytes)", self.0.len());
             }
-            write!(f, "{}", character.escape_debug())?;
+            match character {
+                '\'' | '"' => write!(f, "{character}")?,
+                other => write!(f, "{}", other.escape_debug())?,
+            }
         }
         f.write_str("`")
     }
@@ -38,6 +41,6 @@ mod tests {
         let hostile = format!("a\nb\u{1b}[2J{}", "x".repeat(1 << 20));
         let shown = quoted(&hostile);
         assert!(shown.len() < 200 && !shown.contains('\n') && !shown.contains('\u{1b}'));
-        assert_eq!(quoted("llama.block_count"), "`llama.block_count`");
+        assert_eq!(quoted("it's \"x\""), "`it's \"x\"`");
     }
 }

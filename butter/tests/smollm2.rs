@@ -115,6 +115,15 @@ fn a_user_cannot_write_control_tokens() {
             assert_eq!(tokenizer.decode(&ids), without_control);
         }
     }
+    // Text that could begin a token goes the same careful way, to the same ids.
+    for harmless in ["1 <", "> 2 <", "|> \n\n <|"] {
+        let (ids, text) = encode(harmless, "user");
+        assert_eq!(
+            ids,
+            tokenizer.encode_prompt(&text).expect("encodes"),
+            "{harmless:?}"
+        );
+    }
     // A caller who writes a raw prompt may.
     let raw = tokenizer
         .encode_prompt("<|im_start|>user\n")
