@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Mutex;
 
+use iron_lower::hip::COMPILE_FLAGS;
+
 use super::{CompileFailure, Compiled, Compiler, version_line};
 use crate::process::{last_lines, run};
 use crate::tools::{AmdFiles, Tool, clang, create_folder, file_error, hash_hex};
@@ -18,15 +20,12 @@ const TOOL: &str = "clang with AMD's device bitcode";
 /// The header that generated text includes, and that hipRTC has built in.
 const BUILT_IN_HEADERS: &str = "#include <hip/hip_runtime.h>\n";
 
-/// Contraction is off: a fused multiply-add stands in the text where the kernel has one. The unit
-/// id is off because it depends on the file's path, and equal texts must give equal code objects.
-const FLAGS: [&str; 9] = [
+/// Flags beside those that every compiler of HIP text gets. The unit id is off because it depends
+/// on the file's path, and equal texts must give equal code objects.
+const FLAGS: [&str; 6] = [
     "-xhip",
     "--offload-device-only",
     "--no-gpu-bundle-output",
-    "-O3",
-    "-std=c++17",
-    "-ffp-contract=off",
     "-fuse-cuid=none",
     "-nogpuinc",
     "-Rpass-analysis=kernel-resource-usage",
@@ -66,6 +65,7 @@ impl HipClang {
         let mut command = Command::new(&self.clang);
         command
             .args(FLAGS)
+            .args(COMPILE_FLAGS)
             .arg(format!("--offload-arch={arch}"))
             .arg(format!(
                 "--rocm-device-lib-path={}",
@@ -135,7 +135,12 @@ impl HipClang {
 
 impl Compiler for HipClang {
     fn identity(&self) -> String {
-        format!("{} {}", self.version, FLAGS.join(" "))
+        format!(
+            "{} {} {}",
+            self.version,
+            FLAGS.join(" "),
+            COMPILE_FLAGS.join(" ")
+        )
     }
 
     fn compile(&self, source: &[u8], arch: &str) -> Result<Compiled, CompileFailure> {

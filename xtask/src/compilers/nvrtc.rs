@@ -6,6 +6,7 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;
 
+use iron_lower::cuda::COMPILE_FLAGS;
 use libloading::Library;
 
 use super::{CompileFailure, Compiled, Compiler, number_before};
@@ -14,14 +15,8 @@ use crate::workspace::Workspace;
 
 const TOOL: &str = "NVRTC";
 
-/// What every compile gets beside the architecture. Contraction is off: a fused
-/// multiply-add stands in the text where the kernel has one.
-const FLAGS: [&str; 4] = [
-    "--std=c++17",
-    "-default-device",
-    "--fmad=false",
-    "--ptxas-options=-v",
-];
+/// Makes ptxas print registers and spills; the binary is the same without it.
+const VERBOSE: &str = "--ptxas-options=-v";
 
 type Program = *mut c_void;
 type Status = c_int;
@@ -131,7 +126,7 @@ impl Compiler for Nvrtc {
             "NVRTC {}.{} {}",
             self.version.0,
             self.version.1,
-            FLAGS.join(" ")
+            COMPILE_FLAGS.join(" ")
         )
     }
 
@@ -145,8 +140,9 @@ impl Compiler for Nvrtc {
         let text = CString::new(source).map_err(|_| refused("the text holds a NUL byte".into()))?;
         let arch_flag = CString::new(format!("--gpu-architecture={arch}"))
             .map_err(|_| refused("the architecture's name holds a NUL byte".into()))?;
-        let flags: Vec<CString> = FLAGS
+        let flags: Vec<CString> = COMPILE_FLAGS
             .iter()
+            .chain([&VERBOSE])
             .filter_map(|flag| CString::new(*flag).ok())
             .collect();
         let options: Vec<*const c_char> = std::iter::once(&arch_flag)
