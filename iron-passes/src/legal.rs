@@ -1,0 +1,93 @@
+//! What a target takes as it is: plain data that the profiles hold and the passes read.
+
+use iron_ir::Scalar;
+
+/// What a target can do; whatever it cannot is rewritten by the passes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Legal {
+    /// `f16` sum, difference, product, comparison, minimum and maximum in one instruction.
+    pub has_f16_arith: bool,
+    /// The type `f16` and its conversions from and to `f32`. Without it, `f16` values are `u16`
+    /// bits and conversions are integer arithmetic.
+    pub has_f16_memory: bool,
+    /// The type `bf16` and its conversions from and to `f32`. Without it, `bf16` values are
+    /// `u16` bits.
+    pub has_bf16_memory: bool,
+    /// Largest vector in bytes.
+    pub max_vector_bytes: u32,
+    /// Largest vector in lanes: 1 (no vectors), 2, 4 or 8.
+    pub max_vector_lanes: u8,
+    /// Lanes of a subgroup, where every device of the profile has the same.
+    pub subgroup_size: Option<u32>,
+    /// Lane `l` of subgroup `s` is the thread of linear index `s * subgroup_size + l`, and
+    /// shuffles exist: collectives may go through them.
+    pub linear_subgroups: bool,
+    /// Conversion of floats to integers saturates and takes NaN to 0.
+    pub native_saturating_convert: bool,
+    /// `min` and `max` of floats order zeros and treat NaN as the specification says.
+    pub native_ordered_minmax: bool,
+    /// Integer division and remainder give the specification's answers for every divisor.
+    pub native_total_division: bool,
+    /// `erf` of `f32`.
+    pub has_erf: bool,
+    /// `tanh` of `f32`, within the specification's bound.
+    pub has_tanh: bool,
+    /// Bytes of shared memory of a workgroup. Informs tactics; the profile's check enforces it.
+    pub shared_bytes_limit: u64,
+    /// 64-bit integers.
+    pub has_int64: bool,
+    /// Fully unrolled loops are copied out in the IR, and private arrays with only constant
+    /// indices become variables. Without it the loops stay, marked, for the vendor's compiler.
+    pub expand_unrolled_loops: bool,
+    /// Loops of constant trip count are unrolled up to that many statements.
+    pub auto_unroll_statements: u32,
+}
+
+impl Legal {
+    /// Nothing but what every target has.
+    pub const PORTABLE: Legal = Legal {
+        has_f16_arith: false,
+        has_f16_memory: true,
+        has_bf16_memory: false,
+        max_vector_bytes: 16,
+        max_vector_lanes: 4,
+        subgroup_size: None,
+        linear_subgroups: false,
+        native_saturating_convert: false,
+        native_ordered_minmax: false,
+        native_total_division: false,
+        has_erf: false,
+        has_tanh: true,
+        shared_bytes_limit: 32 * 1024,
+        has_int64: true,
+        expand_unrolled_loops: true,
+        auto_unroll_statements: 16,
+    };
+
+    /// The type that holds a scalar in memory and in values after the passes: packed types and
+    /// half types that the target lacks are unsigned integers of their width. Loads and stores of
+    /// a tensor or array of `scalar` are in this type; `bool` lives in memory as `u8`.
+    pub const fn memory_scalar(&self, scalar: Scalar) -> Scalar {
+        match scalar {
+            Scalar::Bool => Scalar::U8,
+            other => self.value_scalar(other),
+        }
+    }
+
+    /// As [`memory_scalar`](Legal::memory_scalar), for values: `bool` stays.
+    pub const fn value_scalar(&self, scalar: Scalar) -> Scalar {
+        match scalar {
+            Scalar::F16 if !self.has_f16_memory => Scalar::U16,
+            Scalar::BF16 if !self.has_bf16_memory => Scalar::U16,
+            Scalar::F8E4M3 | Scalar::F8E5M2 | Scalar::E8M0 | Scalar::F4E2M1x2 => Scalar::U8,
+            Scalar::Int4x8 => Scalar::U32,
+            other => other,
+        }
+    }
+}
+
+impl Default for Legal {
+    fn default() -> Self {
+        Legal::PORTABLE
+    }
+}
