@@ -1,6 +1,7 @@
 //! `tidy`: the rules that no compiler checks. Most are about absences: what a crate must not depend
 //! on, what a file must not hold. Also run as a test of this crate.
 
+mod documents;
 mod files;
 mod manifests;
 mod rules;
@@ -57,7 +58,7 @@ pub fn run(workspace: &Workspace) -> Result<Exit, ProcessError> {
 type Rule = fn(&[SourceFile]) -> Vec<Finding>;
 
 /// Every rule, in the order of its finding.
-const RULES: [Rule; 10] = [
+const RULES: [Rule; 12] = [
     manifests::crates_depend_downwards,
     manifests::members_share_package_fields_and_lints,
     manifests::each_dependency_has_a_reason,
@@ -68,6 +69,8 @@ const RULES: [Rule; 10] = [
     rules::pure_crates_do_no_input_or_output,
     rules::butter_holds_no_kernels,
     rules::licences_are_there,
+    documents::documents_are_there_and_short,
+    documents::links_lead_somewhere,
 ];
 
 fn check(files: &[SourceFile]) -> Vec<Finding> {
