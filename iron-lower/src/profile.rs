@@ -216,18 +216,25 @@ pub fn has_block_buffer(kernel: &Kernel) -> bool {
     })
 }
 
-/// What the C-family lowerings ask of the passes. Saturating conversions and ordered minima are
-/// helper functions of the text where the language has no such function, because a call reads
-/// better than the comparisons it stands for.
-const fn c_family_legal() -> Legal {
-    Legal {
-        has_f16_arith: false,
-        has_bf16_memory: true,
-        max_vector_bytes: 16,
-        subgroup_size: None,
-        native_saturating_convert: true,
-        native_ordered_minmax: true,
-        shared_bytes_limit: 0,
-        has_int64: true,
-    }
-}
+/// What the C-family lowerings ask of the passes. Saturating conversions, ordered minima and
+/// total division are helper functions of the text where the language has no such function,
+/// because a call reads better than the comparisons it stands for; unrolling is the vendor's
+/// compiler's, by a pragma.
+const C_FAMILY: Legal = Legal {
+    has_f16_arith: false,
+    has_f16_memory: true,
+    has_bf16_memory: true,
+    max_vector_bytes: 16,
+    max_vector_lanes: 8,
+    subgroup_size: None,
+    linear_subgroups: true,
+    native_saturating_convert: true,
+    native_ordered_minmax: true,
+    native_total_division: true,
+    has_erf: true,
+    has_tanh: true,
+    shared_bytes_limit: 0,
+    has_int64: true,
+    expand_unrolled_loops: false,
+    auto_unroll_statements: 0,
+};

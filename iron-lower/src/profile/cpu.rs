@@ -38,8 +38,7 @@ pub(super) fn profiles() -> Vec<Profile> {
             subgroup_size: Some(8),
             shared_bytes_limit: shared_bytes,
             native_saturating_convert: true,
-            native_ordered_minmax: false,
-            ..super::c_family_legal()
+            ..Legal::PORTABLE
         },
         spirv: None,
     }]

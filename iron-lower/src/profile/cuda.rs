@@ -52,7 +52,7 @@ fn profile(
         },
         features,
         subgroup_size: Some(32),
-        legal: Legal { subgroup_size: Some(32), shared_bytes_limit: shared_bytes, ..super::c_family_legal() },
+        legal: Legal { subgroup_size: Some(32), shared_bytes_limit: shared_bytes, ..super::C_FAMILY },
         spirv: None,
     }
 }

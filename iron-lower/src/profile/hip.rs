@@ -44,7 +44,7 @@ fn profile(name: &'static str, description: &'static str, wave: u32) -> Profile 
         },
         features: FEATURES,
         subgroup_size: Some(wave),
-        legal: Legal { subgroup_size: Some(wave), shared_bytes_limit: shared_bytes, ..super::c_family_legal() },
+        legal: Legal { subgroup_size: Some(wave), shared_bytes_limit: shared_bytes, ..super::C_FAMILY },
         spirv: None,
     }
 }

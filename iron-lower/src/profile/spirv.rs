@@ -18,6 +18,37 @@ pub struct SpirvOptions {
     /// Bytes of push constants; a larger parameter block is reached through one address, or one
     /// more binding.
     pub push_constant_bytes: u32,
+    /// Float widths (16, 32, 64, or-ed) whose signed zeros, infinities and NaN the driver keeps.
+    pub signed_zero_inf_nan: u32,
+    /// Float widths whose subnormals the driver keeps.
+    pub denorm_preserve: u32,
+    /// Float widths that the driver rounds to nearest even.
+    pub round_to_even: u32,
+    /// The driver's `fma` is known to round once; otherwise it is computed in `f64` where the
+    /// profile has it.
+    pub fused_multiply_add: bool,
+    /// The driver adds `f32` to memory atomically; otherwise a compare-exchange loop does.
+    pub atomic_float_add: bool,
+}
+
+impl SpirvOptions {
+    /// What every desktop driver of Vulkan 1.3 does, with device addresses.
+    pub const DEVICE_ADDRESSES: SpirvOptions = SpirvOptions {
+        device_addresses: true,
+        push_constant_bytes: 128,
+        signed_zero_inf_nan: 32,
+        denorm_preserve: 0,
+        round_to_even: 0,
+        fused_multiply_add: true,
+        atomic_float_add: false,
+    };
+
+    /// Storage buffers, and no execution mode that naga does not read.
+    pub const DESCRIPTORS: SpirvOptions = SpirvOptions {
+        device_addresses: false,
+        signed_zero_inf_nan: 0,
+        ..SpirvOptions::DEVICE_ADDRESSES
+    };
 }
 
 const FEATURES: &[Feature] = &[
@@ -36,8 +67,8 @@ const DESCRIPTOR_FEATURES: &[Feature] =
     &[Feature::F16, Feature::BF16, Feature::Storage16, Feature::Int64, Feature::Subgroups];
 
 pub(super) fn profiles() -> Vec<Profile> {
-    let device = SpirvOptions { device_addresses: true, push_constant_bytes: 128 };
-    let bound = SpirvOptions { device_addresses: false, push_constant_bytes: 128 };
+    let device = SpirvOptions::DEVICE_ADDRESSES;
+    let bound = SpirvOptions::DESCRIPTORS;
     vec![
         profile("vulkan1.3", "Vulkan 1.3 with device addresses", FEATURES, None, u64::MAX, device),
         profile(
@@ -86,9 +117,7 @@ fn profile(
         legal: Legal {
             subgroup_size,
             shared_bytes_limit: shared_bytes,
-            native_saturating_convert: false,
-            native_ordered_minmax: false,
-            ..super::c_family_legal()
+            ..Legal::PORTABLE
         },
         spirv: Some(options),
     }

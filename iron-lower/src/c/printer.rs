@@ -1,0 +1,261 @@
+//! The printer's state, and the text as a whole.
+
+use std::collections::HashMap;
+
+use iron_ir::entity::{Array, Handle, Value};
+use iron_ir::kernel::{Kernel, ParamKind, Space};
+use iron_ir::layout::{BlockLayout, FieldKind};
+use iron_ir::op::BuiltinOp;
+
+use super::analysis::{Declarations, Uses, array_alignment};
+use super::dialect::{ArrayDeclaration, Context, Dialect, Memory};
+use super::expr::{Expr, Level};
+use super::header::contract_comment;
+use super::helpers::Helpers;
+use super::names::{Namer, legal};
+use super::ops::Ops;
+use crate::error::LowerError;
+use crate::profile::Profile;
+
+/// Why a construct cannot be printed: the passes should have rewritten it.
+pub(crate) struct Fault {
+    what: String,
+}
+
+impl Fault {
+    pub fn new(what: String) -> Fault {
+        Fault { what }
+    }
+}
+
+impl From<String> for Fault {
+    fn from(what: String) -> Fault {
+        Fault { what }
+    }
+}
+
+/// Prints one kernel.
+pub(crate) struct Printer<'a> {
+    pub kernel: &'a Kernel,
+    pub profile: &'a Profile,
+    pub dialect: &'a dyn Dialect,
+    pub ops: Ops<'a>,
+    pub uses: Uses,
+    pub declarations: Declarations,
+    pub layout: BlockLayout,
+    pub namer: Namer,
+    pub entry: String,
+    pub value_names: Vec<Option<String>>,
+    pub local_names: Vec<String>,
+    pub is_declared: Vec<bool>,
+    pub param_names: Vec<String>,
+    pub array_names: Vec<String>,
+    pub field_names: Vec<String>,
+    /// Builtins computed once at the start.
+    pub hoisted: HashMap<(BuiltinOp, u8), String>,
+    /// Values delayed to their only use, in order.
+    pub pending: Vec<(Value, Expr)>,
+    /// Where a one-line `if (…) break;` begins in `out`, with the condition of going on.
+    pub guards: Vec<(usize, String)>,
+    /// The author's line of the statement at hand.
+    pub line: u32,
+    pub out: String,
+    pub indent: usize,
+}
+
+/// The whole text of a kernel after the passes.
+pub(crate) fn emit(
+    kernel: &Kernel,
+    profile: &Profile,
+    dialect: &dyn Dialect,
+) -> Result<String, LowerError> {
+    let mut printer = Printer::new(kernel, profile, dialect);
+    match printer.text() {
+        Ok(text) => Ok(text),
+        Err(fault) => Err(LowerError::NotLegalised {
+            kernel: kernel.full_name(),
+            profile: profile.name.into(),
+            what: fault.what,
+            line: printer.line,
+        }),
+    }
+}
+
+/// The entry point's name: the kernel's and instance's, renamed where the language reserves it.
+pub(crate) fn entry_name(kernel: &Kernel, dialect: &dyn Dialect) -> String {
+    legal(&kernel.entry_point(), dialect.reserved())
+}
+
+impl<'a> Printer<'a> {
+    fn new(kernel: &'a Kernel, profile: &'a Profile, dialect: &'a dyn Dialect) -> Printer<'a> {
+        let mut namer = Namer::new(dialect.reserved());
+        let entry = namer.name(&kernel.entry_point());
+        let layout = BlockLayout::of(kernel);
+        let mut param_names = vec![String::new(); kernel.params.len()];
+        let mut field_names = Vec::new();
+        for field in &layout.fields {
+            let name = match field.kind {
+                FieldKind::ErrorWord => "error_word".to_owned(),
+                FieldKind::Address(_)
+                | FieldKind::Stride(..)
+                | FieldKind::Dim(_)
+                | FieldKind::Scalar(_) => namer.name(&field.name),
+            };
+            if let FieldKind::Address(param) = field.kind {
+                param_names[param.index()] = name.clone();
+            }
+            field_names.push(name);
+        }
+        let array_names = kernel.arrays.values().map(|a| namer.name(&a.name)).collect();
+        Printer {
+            kernel,
+            profile,
+            dialect,
+            ops: Ops {
+                dialect,
+                helpers: Helpers::default(),
+                approximate: kernel.contract.permissions.approximate,
+            },
+            uses: Uses::of(kernel),
+            declarations: Declarations::of(kernel),
+            layout,
+            namer,
+            entry,
+            value_names: vec![None; kernel.values.len()],
+            local_names: vec![String::new(); kernel.locals.len()],
+            is_declared: vec![false; kernel.locals.len()],
+            param_names,
+            array_names,
+            field_names,
+            hoisted: HashMap::new(),
+            pending: Vec::new(),
+            guards: Vec::new(),
+            line: 0,
+            out: String::new(),
+            indent: 1,
+        }
+    }
+
+    /// What dialects may know.
+    pub fn context(&self) -> Context<'_> {
+        Context {
+            kernel: self.kernel,
+            profile: self.profile,
+            entry: &self.entry,
+            field_names: &self.field_names,
+            param_names: &self.param_names,
+            dialect: self.dialect,
+        }
+    }
+
+    fn text(&mut self) -> Result<String, Fault> {
+        for line in self.dialect.entry_statements(&self.context()) {
+            self.statement(&line);
+        }
+        self.arrays();
+        self.subgroup_lanes();
+        let asked = self.uses.builtins(self.kernel);
+        for &((op, axis), count) in &asked {
+            let expr = self.dialect.builtin(&self.context(), op, axis);
+            if count > 1 && expr.level < Level::Primary {
+                let wanted = match op {
+                    BuiltinOp::GlobalId => ["global_x", "global_y", "global_z"]
+                        .get(usize::from(axis))
+                        .copied()
+                        .unwrap_or("global"),
+                    BuiltinOp::LocalIndex => "thread_index",
+                    BuiltinOp::SubgroupId => "subgroup",
+                    BuiltinOp::SubgroupLane => "lane_index",
+                    _ => op.name(),
+                };
+                let name = self.namer.name(wanted);
+                let ty = self.dialect.scalar_type(iron_ir::Scalar::U32);
+                self.statement(&format!("const {ty} {name} = {};", expr.text));
+                self.hoisted.insert((op, axis), name);
+            }
+        }
+        let kernel = self.kernel;
+        self.block(&kernel.body)?;
+        let body = std::mem::take(&mut self.out);
+        let used: Vec<(BuiltinOp, u8)> =
+            self.dialect.entry_builtins(&self.context(), &asked.iter().map(|a| a.0).collect::<Vec<_>>());
+        for data in self.kernel.params.values() {
+            if let ParamKind::Tensor(tensor) = &data.kind {
+                let scalar = self.profile.legal.memory_scalar(tensor.scalar);
+                self.dialect.declare_scalar(&mut self.ops, scalar);
+            }
+        }
+        let signature = self.dialect.signature(&self.context(), &used);
+        let mut text = contract_comment(self.kernel, self.profile.name);
+        text.push('\n');
+        text.push_str(self.dialect.prologue());
+        text.push('\n');
+        text.push_str(&self.ops.helpers.finish());
+        text.push_str(&self.dialect.entry_types(&self.context()));
+        text.push_str(&signature);
+        text.push_str(" {\n");
+        text.push_str(&body);
+        text.push_str("}\n");
+        Ok(text)
+    }
+
+    fn arrays(&mut self) {
+        let align = array_alignment(self.kernel);
+        let mut offset = 0u64;
+        let kernel = self.kernel;
+        let handles: Vec<Array> = kernel.arrays.handles().collect();
+        let mut lines = Vec::new();
+        for array in handles {
+            let data = &kernel.arrays[array];
+            let scalar = self.profile.legal.memory_scalar(data.scalar);
+            self.dialect.declare_scalar(&mut self.ops, scalar);
+            let declaration = ArrayDeclaration {
+                name: &self.array_names[array.index()],
+                ty: self.dialect.scalar_type(scalar),
+                len: data.len,
+                align: align.get(&array).copied().unwrap_or(0),
+                offset,
+            };
+            lines.push(match data.space {
+                Space::Shared => {
+                    offset += (u64::from(data.len) * u64::from(data.scalar.bytes()))
+                        .next_multiple_of(16);
+                    self.dialect.shared_array(&self.context(), &declaration)
+                }
+                Space::Private => private_array(&declaration),
+            });
+        }
+        for line in lines {
+            self.statement(&line);
+        }
+    }
+
+    /// Writes one line at the current indentation.
+    pub fn statement(&mut self, line: &str) {
+        self.out.push_str(&"    ".repeat(self.indent));
+        self.out.push_str(line);
+        self.out.push('\n');
+    }
+
+    /// The memory that a place is in.
+    pub fn memory(&self, place: iron_ir::Place) -> Memory {
+        match place {
+            iron_ir::Place::Tensor(param) | iron_ir::Place::Flat(param) => {
+                let access = self.kernel.tensor(param).map(|t| t.access);
+                Memory::Global(access.unwrap_or(iron_ir::kernel::Access::Read))
+            }
+            iron_ir::Place::Array(array) => match self.kernel.arrays[array].space {
+                Space::Shared => Memory::Shared,
+                Space::Private => Memory::Private,
+            },
+        }
+    }
+}
+
+fn private_array(declaration: &ArrayDeclaration<'_>) -> String {
+    let align = match declaration.align {
+        0 => String::new(),
+        n => format!("alignas({n}) "),
+    };
+    format!("{align}{} {}[{}];", declaration.ty, declaration.name, declaration.len)
+}
