@@ -7,6 +7,7 @@
 //! | open a GGUF file or a Hugging Face folder | [`checkpoint::Checkpoint`] |
 //! | turn text or a chat into ids, and ids into text | [`tokenizer`], [`chat`] |
 //! | run a request on a model | [`generate::Generator`] |
+//! | run a checkpoint on a device | [`engine::LlamaModel`] |
 //! | put another execution below the engine | [`model::Model`] |
 //! | read tensors of a file | [`catalogue`], [`gguf`], [`safetensors`] |
 //!
@@ -23,6 +24,7 @@ pub mod chat;
 pub mod checkpoint;
 pub mod cli;
 pub mod config;
+pub mod engine;
 pub mod generate;
 pub mod gguf;
 pub mod model;

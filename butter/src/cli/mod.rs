@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::checkpoint::{Checkpoint, LoadError};
+use crate::engine::{EngineOptions, LlamaModel};
 use crate::generate::{Answer, GenerateError, Stats};
 use crate::model::{Model, ModelError};
 use crate::sampler::{SampleError, Sampler};
@@ -75,6 +76,10 @@ pub enum Backend {
     Vulkan,
     /// CUDA C++ through NVRTC.
     Cuda,
+    /// HIP C++ through hipRTC.
+    Hip,
+    /// MSL through the Metal framework.
+    Metal,
 }
 
 impl Backend {
@@ -84,6 +89,18 @@ impl Backend {
             Self::Cpu => "cpu",
             Self::Vulkan => "vulkan",
             Self::Cuda => "cuda",
+            Self::Hip => "hip",
+            Self::Metal => "metal",
+        }
+    }
+
+    fn device(self) -> iron_runtime::Backend {
+        match self {
+            Self::Cpu => iron_runtime::Backend::Cpu,
+            Self::Vulkan => iron_runtime::Backend::Vulkan,
+            Self::Cuda => iron_runtime::Backend::Cuda,
+            Self::Hip => iron_runtime::Backend::Hip,
+            Self::Metal => iron_runtime::Backend::Metal,
         }
     }
 }
@@ -108,6 +125,14 @@ impl ActivationType {
             Self::Bf16 => "bf16",
         }
     }
+
+    fn scalar(self) -> iron_ir::Scalar {
+        match self {
+            Self::F32 => iron_ir::Scalar::F32,
+            Self::F16 => iron_ir::Scalar::F16,
+            Self::Bf16 => iron_ir::Scalar::BF16,
+        }
+    }
 }
 
 /// Makes a model of an opened checkpoint that runs on a backend.
@@ -116,15 +141,24 @@ pub fn open_model(
     backend: Backend,
     dtype: ActivationType,
 ) -> Result<Box<dyn Model>, ModelError> {
-    Err(ModelError::BackendUnavailable {
-        backend: backend.name().to_owned(),
-        reason: format!(
-            "this build has no {} graph of {} layers on it; `butter inspect` works",
-            dtype.name(),
-            checkpoint.config.layer_count
-        ),
-    })
+    let device = iron_runtime::open(backend.device()).map_err(|error| {
+        ModelError::BackendUnavailable {
+            backend: backend.name().to_owned(),
+            reason: error.to_string(),
+        }
+    })?;
+    let options = EngineOptions {
+        dtype: dtype.scalar(),
+        max_sequences: 1,
+        max_step_rows: 64,
+        cache_positions: checkpoint.config.context_length.min(MOST_CACHED_POSITIONS),
+    };
+    Ok(Box::new(LlamaModel::load(device, checkpoint, options)?))
 }
+
+/// Positions of the cache that the command line reserves at most: a long context at full length
+/// would take more memory than the weights.
+const MOST_CACHED_POSITIONS: usize = 8192;
 
 /// Why a command failed; shown as one line.
 #[derive(Debug, thiserror::Error)]

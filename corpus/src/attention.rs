@@ -1,0 +1,444 @@
+//! Causal attention with grouped heads over a paged key and value cache, and its writes.
+//!
+//! The cache of a layer is `[blocks, kv_heads, block_size, HEAD_DIM]`; a sequence's position `p`
+//! lies in row `p % block_size` of block `block_table[sequence, p / block_size]`. A contiguous
+//! cache is one block. Scores and sums are f32.
+
+use iron_ir::Scalar;
+use iron_ir::prelude::*;
+use iron_ir::testing::{Bound, Cases, Inputs, ints, normal};
+
+/// Positions of one split of [`attention_decode`]. Splits are counted from position 0, so a
+/// row's sum order depends on its own length alone.
+const SPLIT: u32 = 256;
+
+/// Writes the keys and values of new rows: row `r` goes to position `positions[r]` of sequence
+/// `sequences[r]`.
+#[kernel(grid = [rows, kv_heads], workgroup = 64, instances(T = [f32, f16, bf16]))]
+pub fn kv_append<T: Float>(
+    k: &Tensor<T, (rows, kv_heads, head_dim)>,
+    v: &Tensor<T, (rows, kv_heads, head_dim)>,
+    positions: &Tensor<u32, (rows,)>,
+    sequences: &Tensor<u32, (rows,)>,
+    block_table: &Tensor<u32, (all_sequences, max_blocks)>,
+    k_cache: &mut Tensor<T, (blocks, kv_heads, block_size, head_dim)>,
+    v_cache: &mut Tensor<T, (blocks, kv_heads, block_size, head_dim)>,
+) {
+    let (row, head) = (group_id(0), group_id(1));
+    let position = positions[row];
+    let sequence = index_in(sequences[row], all_sequences);
+    let page = index_in(position / block_size, max_blocks);
+    let block = index_in(block_table[[sequence, page]], blocks);
+    let slot = position % block_size;
+    for i in strided(head_dim) {
+        k_cache[[block, head, slot, i]] = k[[row, head, i]];
+        v_cache[[block, head, slot, i]] = v[[row, head, i]];
+    }
+}
+
+/// Attention of single query rows, split over the context: row `r` sees positions
+/// `0..=positions[r]` of its sequence. Split `s` writes its unnormalised output and its maximum
+/// and sum of exponentials; [`attention_combine`] joins them. Splits past the row's context
+/// write nothing.
+#[kernel(
+    grid = [splits, heads, rows],
+    workgroup = 128,
+    requires(heads % kv_heads == 0, block_size > 0),
+    instances(T = [f32, f16, bf16], HEAD_DIM = [32, 64, 80, 96, 128, 256])
+)]
+pub fn attention_decode<T: Float, const HEAD_DIM: u32>(
+    q: &Tensor<T, (rows, heads, HEAD_DIM)>,
+    k_cache: &Tensor<T, (blocks, kv_heads, block_size, HEAD_DIM)>,
+    v_cache: &Tensor<T, (blocks, kv_heads, block_size, HEAD_DIM)>,
+    positions: &Tensor<u32, (rows,)>,
+    sequences: &Tensor<u32, (rows,)>,
+    block_table: &Tensor<u32, (all_sequences, max_blocks)>,
+    partial: &mut Tensor<f32, (rows, heads, splits, HEAD_DIM)>,
+    stats: &mut Tensor<f32, (rows, heads, splits, 2)>,
+    scale: f32,
+) {
+    let (split, head, row) = (group_id(0), group_id(1), group_id(2));
+    let length = positions[row] + 1;
+    let first = split * SPLIT;
+    if first >= length {
+        return;
+    }
+    let count = (length - first).min(SPLIT);
+    let sequence = index_in(sequences[row], all_sequences);
+    let kv_head = head / (heads / kv_heads);
+
+    let mut query = shared::<f32>(HEAD_DIM);
+    let mut weights = shared::<f32>(SPLIT);
+    for i in strided(HEAD_DIM) {
+        query[i] = q[[row, head, i]].to_f32() * scale;
+    }
+    barrier();
+
+    let mut largest = f32::NEG_INFINITY;
+    for j in strided(count) {
+        let position = first + j;
+        let page = index_in(position / block_size, max_blocks);
+        let block = index_in(block_table[[sequence, page]], blocks);
+        let slot = position % block_size;
+        let mut products = splat4(0.0f32);
+        for i in 0..HEAD_DIM / 4 {
+            let key = k_cache.load4([block, kv_head, slot, i]).to_f32();
+            products = key.mul_add(query.load4(i), products);
+        }
+        let score = products.sum();
+        weights[j] = score;
+        largest = largest.max(score);
+    }
+    let largest = workgroup_max(largest);
+    let mut sum = 0.0f32;
+    for j in strided(count) {
+        let weight = (weights[j] - largest).exp();
+        weights[j] = weight;
+        sum += weight;
+    }
+    let sum = workgroup_sum(sum);
+    barrier();
+
+    // A thread owns four columns; the threads that own the same four share the positions.
+    let lanes = HEAD_DIM / 4;
+    let shares = 128 / lanes;
+    let (column, share) = (local_index() % lanes, local_index() / lanes);
+    let mut output = splat4(0.0f32);
+    if share < shares {
+        for j in (share..count).step_by(shares) {
+            let position = first + j;
+            let page = index_in(position / block_size, max_blocks);
+            let block = index_in(block_table[[sequence, page]], blocks);
+            let value = v_cache.load4([block, kv_head, position % block_size, column]).to_f32();
+            output = value.mul_add(splat4(weights[j]), output);
+        }
+    }
+    let mut outputs = shared::<f32>(512);
+    if share < shares {
+        outputs.store4(share * lanes + column, output);
+    }
+    barrier();
+    for i in strided(HEAD_DIM) {
+        let mut total = 0.0f32;
+        for part in 0..shares {
+            total += outputs[part * HEAD_DIM + i];
+        }
+        partial[[row, head, split, i]] = total;
+    }
+    if local_index() == 0 {
+        stats[[row, head, split, 0]] = largest;
+        stats[[row, head, split, 1]] = sum;
+    }
+}
+
+/// Joins the splits of [`attention_decode`]: `y = sum_s e^(m_s - m) o_s / sum_s e^(m_s - m) l_s`.
+#[kernel(grid = [heads, rows], workgroup = 64, instances(T = [f32, f16, bf16]))]
+pub fn attention_combine<T: Float>(
+    partial: &Tensor<f32, (rows, heads, splits, head_dim)>,
+    stats: &Tensor<f32, (rows, heads, splits, 2)>,
+    positions: &Tensor<u32, (rows,)>,
+    y: &mut Tensor<T, (rows, heads, head_dim)>,
+) {
+    let (head, row) = (group_id(0), group_id(1));
+    let used = index_in(positions[row] / SPLIT, splits) + 1;
+    let mut largest = f32::NEG_INFINITY;
+    for split in 0..used {
+        largest = largest.max(stats[[row, head, split, 0]]);
+    }
+    let mut sum = 0.0f32;
+    for split in 0..used {
+        let factor = (stats[[row, head, split, 0]] - largest).exp();
+        sum = fma(factor, stats[[row, head, split, 1]], sum);
+    }
+    for i in strided(head_dim) {
+        let mut total = 0.0f32;
+        for split in 0..used {
+            let factor = (stats[[row, head, split, 0]] - largest).exp();
+            total = fma(factor, partial[[row, head, split, i]], total);
+        }
+        y[[row, head, i]] = T::from_f32(total / sum);
+    }
+}
+
+/// Attention of many consecutive query rows of one sequence, by tiles with a running softmax
+/// (Dao et al., 2022). Row `r` has position `positions[0] + r` and sees keys up to its own.
+/// Queries and outputs are head-major views.
+#[kernel(
+    grid = [ceil_div(rows, 16), heads],
+    workgroup = 128,
+    requires(heads % kv_heads == 0, block_size % 16 == 0),
+    instances(T = [f32, f16, bf16], HEAD_DIM = [32, 64, 80, 96, 128, 256])
+)]
+pub fn attention_prefill<T: Float, const HEAD_DIM: u32>(
+    q: &Tensor<T, (heads, rows, HEAD_DIM)>,
+    k_cache: &Tensor<T, (blocks, kv_heads, block_size, HEAD_DIM)>,
+    v_cache: &Tensor<T, (blocks, kv_heads, block_size, HEAD_DIM)>,
+    positions: &Tensor<u32, (rows,)>,
+    block_table: &Tensor<u32, (max_blocks,)>,
+    y: &mut Tensor<T, (heads, rows, HEAD_DIM)>,
+    scale: f32,
+) {
+    let head = group_id(1);
+    let kv_head = head / (heads / kv_heads);
+    let first_row = group_id(0) * 16;
+    let base = positions[0] + first_row;
+    let end = base + (rows - first_row).min(16);
+
+    let mut queries = shared_tile::<T>(16, HEAD_DIM);
+    // Keys, then values of the same positions. Eight rows where a head is wide, so that f32
+    // fits the 32 KiB that every target has.
+    let mut cached = shared_tile::<T>(if HEAD_DIM > 128 { 8 } else { 16 }, HEAD_DIM);
+    let step = if HEAD_DIM > 128 { 8 } else { 16 };
+    let mut weights = shared_tile::<T>(16, if HEAD_DIM > 128 { 8 } else { 16 });
+    let mut scores = reg_tile::<f32>(16, if HEAD_DIM > 128 { 8 } else { 16 }, 0.0);
+    let mut output = reg_tile::<f32>(16, HEAD_DIM, 0.0);
+    let mut largest = reg_tile::<f32>(16, 1, f32::NEG_INFINITY);
+    let mut next_largest = reg_tile::<f32>(16, 1, 0.0);
+    let mut correction = reg_tile::<f32>(16, 1, 0.0);
+    let mut sum = reg_tile::<f32>(16, 1, 0.0);
+    let mut row_sum = reg_tile::<f32>(16, 1, 0.0);
+
+    queries.load(q, [head, first_row, 0]);
+    for start in (0..end).step_by(step) {
+        let page = index_in(start / block_size, max_blocks);
+        let block = index_in(block_table[page], blocks);
+        let slot = start % block_size;
+        cached.load(k_cache, [block, kv_head, slot, 0]);
+        scores.fill(0.0);
+        matmul_nt(&mut scores, &queries, &cached);
+        scores.map_indexed(|score, row, column| {
+            select(start + column <= base + row, score * scale, f32::NEG_INFINITY)
+        });
+        next_largest.reduce_rows_max(&scores);
+        next_largest.map2(&largest, |new, old| new.max(old));
+        correction.map3(&largest, &next_largest, |_, old, new| (old - new).exp());
+        scores.map2(&next_largest, |score, largest| (score - largest).exp());
+        row_sum.reduce_rows_sum(&scores);
+        sum.map3(&correction, &row_sum, |sum, factor, new| fma(sum, factor, new));
+        output.map2(&correction, |value, factor| value * factor);
+        largest.copy_from(&next_largest);
+        weights.copy_from(&scores);
+        cached.load(v_cache, [block, kv_head, slot, 0]);
+        // Rows that no position has written yet may hold NaN, which a zero weight keeps.
+        if start + step > end {
+            cached.map_indexed(|value, row, _| select(start + row < end, value, T::ZERO));
+        }
+        matmul(&mut output, &weights, &cached);
+    }
+    output.map2(&sum, |value, sum| value / sum);
+    output.store(y, [head, first_row, 0]);
+}
+
+/// Attention of one query over `length` positions in f64, reading the paged cache by its
+/// definition.
+struct Oracle<'a> {
+    inputs: &'a Inputs,
+    kv_heads: usize,
+    block_size: usize,
+    head_dim: usize,
+}
+
+impl Oracle<'_> {
+    fn attend(&self, q: &[f64], table: &[i64], kv_head: usize, length: usize, scale: f64) -> Vec<f64> {
+        let at = |position: usize| {
+            let block = table[position / self.block_size] as usize;
+            let row = (block * self.kv_heads + kv_head) * self.block_size + position % self.block_size;
+            row * self.head_dim..(row + 1) * self.head_dim
+        };
+        let (k, v) = (&self.inputs["k_cache"], &self.inputs["v_cache"]);
+        let dot = |p| q.iter().zip(&k[at(p)]).map(|(a, b)| a * b).sum::<f64>() * scale;
+        let scores: Vec<f64> = (0..length).map(dot).collect();
+        let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let weights: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
+        let sum: f64 = weights.iter().sum();
+        let mut y = vec![0.0; self.head_dim];
+        for (p, weight) in weights.iter().enumerate() {
+            for (y, v) in y.iter_mut().zip(&v[at(p)]) {
+                *y += weight / sum * v;
+            }
+        }
+        y
+    }
+}
+
+#[test_kernel(kv_append)]
+fn kv_append_writes_only_its_rows(t: &mut Cases) {
+    for (rows, kv_heads, head_dim) in [(0, 1, 8), (1, 1, 1), (5, 3, 80)] {
+        let cache = [6, kv_heads, 16, head_dim];
+        t.case(format!("{rows}x{kv_heads}x{head_dim}"))
+            .input("k", [rows, kv_heads, head_dim], normal(0.0, 1.0))
+            .input("v", [rows, kv_heads, head_dim], normal(0.0, 1.0))
+            // Distinct positions of two sequences over distinct blocks.
+            .input("positions", [rows], ints(0, 1).map(|r, _| r as i64 * 9))
+            .input("sequences", [rows], ints(0, 1).map(|r, _| r as i64 % 2))
+            .input("block_table", [2, 3], ints(0, 1).map(|i, _| 5 - i as i64))
+            .inout("k_cache", cache, normal(0.0, 1.0))
+            .inout("v_cache", cache, normal(0.0, 1.0))
+            .bound(Bound::exact())
+            .expect(move |inputs, out| {
+                for (new, cache) in [("k", "k_cache"), ("v", "v_cache")] {
+                    let mut expected = inputs[cache].to_vec();
+                    for row in 0..rows as usize {
+                        let position = row * 9;
+                        let block = 5 - (row % 2 * 3 + position / 16);
+                        for head in 0..kv_heads as usize {
+                            for i in 0..head_dim as usize {
+                                let to = (block * kv_heads as usize + head) * 16 + position % 16;
+                                let from = row * kv_heads as usize + head;
+                                let (to, from) = (to * head_dim as usize + i, from * head_dim as usize + i);
+                                expected[to] = inputs[new][from];
+                            }
+                        }
+                    }
+                    out.set(cache, expected);
+                }
+            });
+    }
+}
+
+/// Rows of contexts `1..`, heads, key-value heads, positions of the longest.
+const DECODES: [(u64, u64, u64, u64); 4] = [(1, 1, 1, 0), (2, 4, 2, 40), (3, 3, 1, 300), (1, 9, 3, 600)];
+
+#[test_kernel(attention_decode)]
+fn attention_decode_then_combine(t: &mut Cases) {
+    let head_dim = t.constant("HEAD_DIM") as u64;
+    for (rows, heads, kv_heads, longest) in DECODES {
+        let (block_size, pages) = (32, longest / 32 + 1);
+        let blocks = rows * pages;
+        let splits = longest / u64::from(SPLIT) + 1;
+        let scale = 1.0 / (head_dim as f32).sqrt();
+        let position = move |row: usize, _: i64| longest as i64 / (row as i64 + 1);
+        t.case(format!("{rows} rows, {heads}/{kv_heads} heads, context {}", longest + 1))
+            .input("q", [rows, heads, head_dim], normal(0.0, 1.0))
+            .input("k_cache", [blocks, kv_heads, block_size, head_dim], normal(0.0, 1.0))
+            .input("v_cache", [blocks, kv_heads, block_size, head_dim], normal(0.0, 1.0))
+            .input("positions", [rows], ints(0, 1).map(position))
+            .input("sequences", [rows], ints(0, 1).map(|row, _| row as i64))
+            .input("block_table", [rows, pages], ints(0, 1).map(move |i, _| blocks as i64 - 1 - i as i64))
+            // Splits past a row's context stay as they were.
+            .inout("partial", [rows, heads, splits, head_dim], normal(0.0, 1.0))
+            .inout("stats", [rows, heads, splits, 2], normal(0.0, 1.0))
+            .scalar("scale", scale)
+            .bound(Bound::relative(2e-5).absolute(2e-5))
+            .expect(move |inputs, out| {
+                let (kv, dim, n_splits) = (kv_heads as usize, head_dim as usize, splits as usize);
+                let tables = inputs.ints("block_table");
+                let mut partial = inputs["partial"].to_vec();
+                let mut stats = inputs["stats"].to_vec();
+                let k = &inputs["k_cache"];
+                let v = &inputs["v_cache"];
+                for (row, position) in inputs.ints("positions").iter().enumerate() {
+                    let table = &tables[row * pages as usize..(row + 1) * pages as usize];
+                    for head in 0..heads as usize {
+                        let kv_head = head / (heads as usize / kv);
+                        let q = &inputs["q"][(row * heads as usize + head) * dim..][..dim];
+                        for split in 0..n_splits {
+                            let first = split * SPLIT as usize;
+                            let end = (*position as usize + 1).min(first + SPLIT as usize);
+                            if first >= end {
+                                continue;
+                            }
+                            let at = |p: usize| {
+                                let block = table[p / block_size as usize] as usize;
+                                let slot = p % block_size as usize;
+                                ((block * kv + kv_head) * block_size as usize + slot) * dim
+                            };
+                            let score = |p| {
+                                let key = &k[at(p)..at(p) + dim];
+                                q.iter().zip(key).map(|(a, b)| a * b).sum::<f64>() * f64::from(scale)
+                            };
+                            let scores: Vec<f64> = (first..end).map(score).collect();
+                            let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                            let weights: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
+                            let cell = (row * heads as usize + head) * n_splits + split;
+                            stats[2 * cell] = largest;
+                            stats[2 * cell + 1] = weights.iter().sum();
+                            for i in 0..dim {
+                                let terms = weights.iter().enumerate();
+                                partial[cell * dim + i] = terms.map(|(j, w)| w * v[at(first + j) + i]).sum();
+                            }
+                        }
+                    }
+                }
+                out.set("partial", partial);
+                out.set("stats", stats);
+            });
+    }
+}
+
+#[test_kernel(attention_combine)]
+fn attention_combine_matches_f64(t: &mut Cases) {
+    for (rows, heads, splits, head_dim) in [(0, 1, 1, 64), (1, 1, 1, 64), (3, 2, 4, 80)] {
+        t.case(format!("{rows}x{heads}x{splits}x{head_dim}"))
+            .input("partial", [rows, heads, splits, head_dim], normal(0.0, 1.0))
+            .input("stats", [rows, heads, splits, 2], normal(3.0, 0.5))
+            .input("positions", [rows], ints(0, 1).map(move |row, _| (row as i64 * 300) % (256 * splits as i64)))
+            .output("y", [rows, heads, head_dim])
+            .bound(Bound::relative(1e-5).absolute(1e-6))
+            .expect(move |inputs, out| {
+                let (heads, splits, dim) = (heads as usize, splits as usize, head_dim as usize);
+                let mut y = Vec::new();
+                for (row, position) in inputs.ints("positions").iter().enumerate() {
+                    let used = *position as usize / 256 + 1;
+                    for head in 0..heads {
+                        let cell = |s: usize| (row * heads + head) * splits + s;
+                        let stat = |s: usize, which: usize| inputs["stats"][2 * cell(s) + which];
+                        let largest = (0..used).map(|s| stat(s, 0)).fold(f64::NEG_INFINITY, f64::max);
+                        let factor = |s: usize| (stat(s, 0) - largest).exp();
+                        let sum: f64 = (0..used).map(|s| factor(s) * stat(s, 1)).sum();
+                        for i in 0..dim {
+                            let term = |s: usize| factor(s) * inputs["partial"][cell(s) * dim + i];
+                            y.push((0..used).map(term).sum::<f64>() / sum);
+                        }
+                    }
+                }
+                out.set("y", y);
+            });
+    }
+}
+
+/// Rows, first position, heads, key-value heads.
+const PREFILLS: [(u64, u64, u64, u64); 4] = [(1, 0, 1, 1), (16, 0, 2, 1), (37, 0, 4, 2), (20, 45, 3, 1)];
+
+#[test_kernel(attention_prefill)]
+fn attention_prefill_matches_f64(t: &mut Cases) {
+    let head_dim = t.constant("HEAD_DIM") as u64;
+    // The weights, which sum to 1, are rounded to the tensor's type before they meet the
+    // values: half an ULP of each, times values of a few deviations.
+    let rounding = match t.scalar("T") {
+        Scalar::F16 => 4.0 * 2f64.powi(-12),
+        Scalar::BF16 => 4.0 * 2f64.powi(-9),
+        _ => 0.0,
+    };
+    for (rows, first, heads, kv_heads) in PREFILLS {
+        let block_size = 32;
+        let pages = (first + rows).div_ceil(block_size);
+        let scale = 1.0 / (head_dim as f32).sqrt();
+        t.case(format!("{rows} rows from {first}, {heads}/{kv_heads} heads"))
+            .input("q", [heads, rows, head_dim], normal(0.0, 1.0))
+            .input("k_cache", [pages, kv_heads, block_size, head_dim], normal(0.0, 1.0))
+            .input("v_cache", [pages, kv_heads, block_size, head_dim], normal(0.0, 1.0))
+            .input("positions", [rows], ints(0, 1).map(move |row, _| (first + row as u64) as i64))
+            .input("block_table", [pages], ints(0, 1).map(move |i, _| pages as i64 - 1 - i as i64))
+            .output("y", [heads, rows, head_dim])
+            .scalar("scale", scale)
+            .bound(Bound::relative(2e-5).absolute(2e-5 + rounding))
+            .expect(move |inputs, out| {
+                let oracle = Oracle {
+                    inputs,
+                    kv_heads: kv_heads as usize,
+                    block_size: block_size as usize,
+                    head_dim: head_dim as usize,
+                };
+                let table = inputs.ints("block_table");
+                let mut y = Vec::new();
+                for (i, q) in inputs["q"].chunks(head_dim as usize).enumerate() {
+                    let (head, row) = (i / rows as usize, i % rows as usize);
+                    let kv_head = head / (heads / kv_heads) as usize;
+                    let length = first as usize + row + 1;
+                    y.extend(oracle.attend(q, table, kv_head, length, f64::from(scale)));
+                }
+                out.set("y", y);
+            });
+    }
+}

@@ -1,0 +1,246 @@
+//! Element-wise kernels over flat tensors: sums, products, activations, casts and fills.
+//!
+//! All take any length; the grid covers it in workgroups of 256 threads, one element a thread.
+//! Float arithmetic is f32, rounded once where it is stored.
+
+use iron_ir::prelude::*;
+use iron_ir::testing::{Bound, Cases, normal, uniform};
+
+/// Scaled sum: `y[i] += alpha * x[i]`.
+#[kernel(grid = [ceil_div(n, 256)], workgroup = 256, instances(T = [f32, f16, bf16]))]
+pub fn axpy<T: Float>(x: &Tensor<T, (n,)>, y: &mut Tensor<T, (n,)>, alpha: f32) {
+    let i = global_id(0);
+    if i >= n {
+        return;
+    }
+    y[i] = T::from_f32(fma(alpha, x[i].to_f32(), y[i].to_f32()));
+}
+
+/// Sum: `y[i] = a[i] + b[i]`.
+#[kernel(grid = [ceil_div(n, 256)], workgroup = 256, instances(T = [f32, f16, bf16]))]
+pub fn add<T: Float>(a: &Tensor<T, (n,)>, b: &Tensor<T, (n,)>, y: &mut Tensor<T, (n,)>) {
+    let i = global_id(0);
+    if i < n {
+        y[i] = a[i] + b[i];
+    }
+}
+
+/// Product: `y[i] = a[i] * b[i]`.
+#[kernel(grid = [ceil_div(n, 256)], workgroup = 256, instances(T = [f32, f16, bf16]))]
+pub fn multiply<T: Float>(a: &Tensor<T, (n,)>, b: &Tensor<T, (n,)>, y: &mut Tensor<T, (n,)>) {
+    let i = global_id(0);
+    if i < n {
+        y[i] = a[i] * b[i];
+    }
+}
+
+/// Scaling: `y[i] = factor * x[i]`.
+#[kernel(grid = [ceil_div(n, 256)], workgroup = 256, instances(T = [f32, f16, bf16]))]
+pub fn scale<T: Float>(x: &Tensor<T, (n,)>, y: &mut Tensor<T, (n,)>, factor: f32) {
+    let i = global_id(0);
+    if i < n {
+        y[i] = T::from_f32(factor * x[i].to_f32());
+    }
+}
+
+/// `x * sigmoid(x)`.
+#[device_fn]
+pub fn silu(x: f32) -> f32 {
+    x / (1.0 + (-x).exp())
+}
+
+/// Gated activation of Llama's feed-forward block: `y[i] = silu(gate[i]) * up[i]`.
+#[kernel(grid = [ceil_div(n, 256)], workgroup = 256, instances(T = [f32, f16, bf16]))]
+pub fn silu_mul<T: Float>(gate: &Tensor<T, (n,)>, up: &Tensor<T, (n,)>, y: &mut Tensor<T, (n,)>) {
+    let i = global_id(0);
+    if i < n {
+        y[i] = T::from_f32(silu(gate[i].to_f32()) * up[i].to_f32());
+    }
+}
+
+/// GELU by its tanh approximation:
+/// `y = 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))` (Hendrycks and Gimpel, 2016).
+#[kernel(grid = [ceil_div(n, 256)], workgroup = 256, instances(T = [f32, f16, bf16]))]
+pub fn gelu_tanh<T: Float>(x: &Tensor<T, (n,)>, y: &mut Tensor<T, (n,)>) {
+    let i = global_id(0);
+    if i < n {
+        let v = x[i].to_f32();
+        let inner = 0.797_884_6 * (v + 0.044715 * v * v * v);
+        y[i] = T::from_f32(0.5 * v * (1.0 + inner.tanh()));
+    }
+}
+
+/// Exact GELU: `y = 0.5 * x * (1 + erf(x / sqrt(2)))`.
+#[kernel(grid = [ceil_div(n, 256)], workgroup = 256, instances(T = [f32, f16, bf16]))]
+pub fn gelu_erf<T: Float>(x: &Tensor<T, (n,)>, y: &mut Tensor<T, (n,)>) {
+    let i = global_id(0);
+    if i < n {
+        let v = x[i].to_f32();
+        y[i] = T::from_f32(0.5 * v * (1.0 + erf(v * 0.707_106_77)));
+    }
+}
+
+/// Conversion between float types, to nearest even: `y[i] = x[i]`.
+#[kernel(grid = [ceil_div(n, 256)], workgroup = 256, instances(T = [f32, f16, bf16], U = [f32, f16, bf16]))]
+pub fn cast<T: Float, U: Float>(x: &Tensor<T, (n,)>, y: &mut Tensor<U, (n,)>) {
+    let i = global_id(0);
+    if i < n {
+        y[i] = U::from_f32(x[i].to_f32());
+    }
+}
+
+/// Constant: `y[i] = value`.
+#[kernel(grid = [ceil_div(n, 256)], workgroup = 256, instances(T = [f32, f16, bf16]))]
+pub fn fill<T: Float>(y: &mut Tensor<T, (n,)>, value: f32) {
+    let i = global_id(0);
+    if i < n {
+        y[i] = T::from_f32(value);
+    }
+}
+
+/// Lengths that meet the edges of a workgroup, and nothing.
+const LENGTHS: [u64; 5] = [0, 1, 255, 257, 1000];
+
+#[test_kernel(axpy)]
+fn axpy_matches_f64(t: &mut Cases) {
+    for n in LENGTHS {
+        t.case(format!("{n}"))
+            .input("x", [n], normal(0.0, 1.0))
+            .inout("y", [n], normal(0.0, 1.0))
+            .scalar("alpha", 0.75f32)
+            .bound(Bound::relative(2e-7).absolute(2e-7))
+            .expect(|inputs, out| {
+                let sums = inputs["x"].iter().zip(&inputs["y"]).map(|(x, y)| 0.75 * x + y);
+                out.set("y", sums.collect());
+            });
+    }
+}
+
+#[test_kernel(add)]
+fn add_matches_f64(t: &mut Cases) {
+    for n in LENGTHS {
+        t.case(format!("{n}"))
+            .input("a", [n], normal(0.0, 1.0))
+            .input("b", [n], normal(0.0, 1.0))
+            .output("y", [n])
+            .bound(Bound::relative(1e-7))
+            .expect(|inputs, out| {
+                let sums = inputs["a"].iter().zip(&inputs["b"]).map(|(a, b)| a + b);
+                out.set("y", sums.collect());
+            });
+    }
+}
+
+#[test_kernel(multiply)]
+fn multiply_matches_f64(t: &mut Cases) {
+    for n in LENGTHS {
+        t.case(format!("{n}"))
+            .input("a", [n], normal(0.0, 1.0))
+            .input("b", [n], normal(0.0, 1.0))
+            .output("y", [n])
+            .bound(Bound::relative(1e-7))
+            .expect(|inputs, out| {
+                let products = inputs["a"].iter().zip(&inputs["b"]).map(|(a, b)| a * b);
+                out.set("y", products.collect());
+            });
+    }
+}
+
+#[test_kernel(scale)]
+fn scale_matches_f64(t: &mut Cases) {
+    for n in LENGTHS {
+        t.case(format!("{n}"))
+            .input("x", [n], normal(0.0, 1.0))
+            .output("y", [n])
+            .scalar("factor", -1.5f32)
+            .bound(Bound::relative(1e-7))
+            .expect(|inputs, out| {
+                out.set("y", inputs["x"].iter().map(|x| -1.5 * x).collect());
+            });
+    }
+}
+
+#[test_kernel(silu_mul)]
+fn silu_mul_matches_f64(t: &mut Cases) {
+    for n in LENGTHS {
+        t.case(format!("{n}"))
+            .input("gate", [n], normal(0.0, 3.0))
+            .input("up", [n], normal(0.0, 1.0))
+            .output("y", [n])
+            .bound(Bound::relative(2e-6).absolute(1e-7))
+            .expect(|inputs, out| {
+                let pairs = inputs["gate"].iter().zip(&inputs["up"]);
+                out.set("y", pairs.map(|(g, u)| g / (1.0 + (-g).exp()) * u).collect());
+            });
+    }
+}
+
+#[test_kernel(gelu_tanh)]
+fn gelu_tanh_matches_f64(t: &mut Cases) {
+    for n in LENGTHS {
+        t.case(format!("{n}"))
+            .input("x", [n], normal(0.0, 2.0))
+            .output("y", [n])
+            .bound(Bound::relative(4e-6).absolute(1e-6))
+            .expect(|inputs, out| {
+                let gelu = |x: &f64| {
+                    let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+                    0.5 * x * (1.0 + inner.tanh())
+                };
+                out.set("y", inputs["x"].iter().map(gelu).collect());
+            });
+    }
+}
+
+/// The error function by its Maclaurin series and, far out, its continued fraction.
+fn erf_f64(x: f64) -> f64 {
+    if x.abs() < 3.0 {
+        let (mut sum, mut term) = (x, x);
+        for n in 1..120 {
+            term *= -x * x / f64::from(n);
+            sum += term / f64::from(2 * n + 1);
+        }
+        return sum * 2.0 / std::f64::consts::PI.sqrt();
+    }
+    let a = x.abs();
+    let fraction = (1..60).rev().fold(0.0, |f, k| f64::from(k) / 2.0 / (a + f));
+    let tail = (-a * a).exp() / ((a + fraction) * std::f64::consts::PI.sqrt());
+    (1.0 - tail).copysign(x)
+}
+
+#[test_kernel(gelu_erf)]
+fn gelu_erf_matches_f64(t: &mut Cases) {
+    for n in LENGTHS {
+        t.case(format!("{n}"))
+            .input("x", [n], normal(0.0, 2.0))
+            .output("y", [n])
+            .bound(Bound::relative(4e-6).absolute(1e-6))
+            .expect(|inputs, out| {
+                let gelu = |x: &f64| 0.5 * x * (1.0 + erf_f64(x / 2f64.sqrt()));
+                out.set("y", inputs["x"].iter().map(gelu).collect());
+            });
+    }
+}
+
+#[test_kernel(cast)]
+fn cast_rounds_to_nearest_even(t: &mut Cases) {
+    for n in LENGTHS {
+        t.case(format!("{n}"))
+            .input("x", [n], uniform(-1e4, 1e4))
+            .output("y", [n])
+            .bound(Bound::exact())
+            .expect(|inputs, out| out.set("y", inputs["x"].to_vec()));
+    }
+}
+
+#[test_kernel(fill)]
+fn fill_writes_every_element(t: &mut Cases) {
+    for n in LENGTHS {
+        t.case(format!("{n}"))
+            .output("y", [n])
+            .scalar("value", 0.1f32)
+            .bound(Bound::exact())
+            .expect(move |_, out| out.set("y", vec![f64::from(0.1f32); n as usize]));
+    }
+}
+

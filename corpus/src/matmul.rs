@@ -1,0 +1,134 @@
+//! Matrix products with dense weights: by rows of dot products for few rows, by tiles for many.
+//!
+//! Weights are stored as checkpoints store them, one row an output: `y = x · wᵀ`.
+
+use iron_ir::prelude::*;
+use iron_ir::testing::{Bound, Cases, normal};
+
+/// Product for few rows: `y[r, n] = sum_k x[r, k] * w[n, k]`. `LANES` threads share an output:
+/// 1 suits a CPU, 32 a GPU. Each thread sums four interleaved chains in ascending `k`.
+#[kernel(
+    grid = [cols, rows],
+    workgroup = LANES,
+    requires(inner % 4 == 0),
+    instances(T = [f32, f16, bf16], LANES = [1, 32])
+)]
+pub fn matvec<T: Float, const LANES: u32>(
+    x: &Tensor<T, (rows, inner)>,
+    w: &Tensor<T, (cols, inner)>,
+    y: &mut Tensor<T, (rows, cols)>,
+) {
+    let (column, row) = (group_id(0), group_id(1));
+    let mut sum = splat4(0.0f32);
+    for i in strided(inner / 4) {
+        let weights = w.load4([column, i]).to_f32();
+        sum = weights.mul_add(x.load4([row, i]).to_f32(), sum);
+    }
+    let total = workgroup_sum(sum.sum());
+    if local_index() == 0 {
+        y[[row, column]] = T::from_f32(total);
+    }
+}
+
+/// Product for many rows by tiles: `y[r, n] = sum_k x[r, k] * w[n, k]`.
+#[kernel(
+    grid = [ceil_div(cols, 64), ceil_div(rows, 64)],
+    workgroup = 256,
+    instances(T = [f32, f16, bf16])
+)]
+pub fn linear<T: Float>(
+    x: &Tensor<T, (rows, inner)>,
+    w: &Tensor<T, (cols, inner)>,
+    y: &mut Tensor<T, (rows, cols)>,
+) {
+    let (first_row, first_column) = (group_id(1) * 64, group_id(0) * 64);
+    let mut x_tile = shared_tile::<T>(64, 16);
+    let mut w_tile = shared_tile::<T>(64, 16);
+    let mut sum = reg_tile::<f32>(64, 64, 0.0);
+    for k in (0..inner).step_by(16) {
+        x_tile.load(x, [first_row, k]);
+        w_tile.load(w, [first_column, k]);
+        matmul_nt(&mut sum, &x_tile, &w_tile);
+    }
+    sum.store(y, [first_row, first_column]);
+}
+
+/// Product of two row-major matrices by tiles: `y[r, n] = sum_k a[r, k] * b[k, n]`.
+#[kernel(
+    grid = [ceil_div(cols, 64), ceil_div(rows, 64)],
+    workgroup = 256,
+    instances(T = [f32, f16, bf16])
+)]
+pub fn matmul_nn<T: Float>(
+    a: &Tensor<T, (rows, inner)>,
+    b: &Tensor<T, (inner, cols)>,
+    y: &mut Tensor<T, (rows, cols)>,
+) {
+    let (first_row, first_column) = (group_id(1) * 64, group_id(0) * 64);
+    let mut a_tile = shared_tile::<T>(64, 16);
+    let mut b_tile = shared_tile::<T>(16, 64);
+    let mut sum = reg_tile::<f32>(64, 64, 0.0);
+    for k in (0..inner).step_by(16) {
+        a_tile.load(a, [first_row, k]);
+        b_tile.load(b, [k, first_column]);
+        matmul(&mut sum, &a_tile, &b_tile);
+    }
+    sum.store(y, [first_row, first_column]);
+}
+
+/// `x · wᵀ` in f64.
+fn product(x: &[f64], w: &[f64], inner: usize) -> Vec<f64> {
+    if inner == 0 {
+        return Vec::new();
+    }
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum();
+    x.chunks(inner).flat_map(|x| w.chunks(inner).map(move |w| dot(x, w))).collect()
+}
+
+#[test_kernel(matvec)]
+fn matvec_matches_f64(t: &mut Cases) {
+    for (rows, cols, inner) in [(0, 3, 8), (1, 1, 4), (2, 7, 132), (1, 96, 576), (3, 5, 1536)] {
+        t.case(format!("{rows}x{cols}x{inner}"))
+            .input("x", [rows, inner], normal(0.0, 1.0))
+            .input("w", [cols, inner], normal(0.0, 0.1))
+            .output("y", [rows, cols])
+            .bound(Bound::relative(1e-5).absolute(2e-5))
+            .expect(move |inputs, out| {
+                out.set("y", product(&inputs["x"], &inputs["w"], inner as usize));
+            });
+    }
+}
+
+const SHAPES: [(u64, u64, u64); 5] =
+    [(0, 5, 16), (1, 1, 1), (65, 70, 33), (64, 64, 64), (7, 130, 100)];
+
+#[test_kernel(linear)]
+fn linear_matches_f64(t: &mut Cases) {
+    for (rows, cols, inner) in SHAPES {
+        t.case(format!("{rows}x{cols}x{inner}"))
+            .input("x", [rows, inner], normal(0.0, 1.0))
+            .input("w", [cols, inner], normal(0.0, 0.1))
+            .output("y", [rows, cols])
+            .bound(Bound::relative(1e-5).absolute(1e-5))
+            .expect(move |inputs, out| {
+                out.set("y", product(&inputs["x"], &inputs["w"], inner as usize));
+            });
+    }
+}
+
+#[test_kernel(matmul_nn)]
+fn matmul_nn_matches_f64(t: &mut Cases) {
+    for (rows, cols, inner) in SHAPES {
+        t.case(format!("{rows}x{cols}x{inner}"))
+            .input("a", [rows, inner], normal(0.0, 1.0))
+            .input("b", [inner, cols], normal(0.0, 0.1))
+            .output("y", [rows, cols])
+            .bound(Bound::relative(1e-5).absolute(1e-5))
+            .expect(move |inputs, out| {
+                let (b, n) = (&inputs["b"], cols as usize);
+                let column = |c: usize| b.iter().skip(c).step_by(n).copied();
+                let transposed: Vec<f64> = (0..n).flat_map(column).collect();
+                out.set("y", product(&inputs["a"], &transposed, inner as usize));
+            });
+    }
+}

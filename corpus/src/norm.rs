@@ -1,0 +1,163 @@
+//! Normalisations of rows, with f32 sums.
+
+use iron_ir::prelude::*;
+use iron_ir::testing::{Bound, Cases, normal, uniform, values};
+
+/// Root-mean-square norm of each row:
+/// `y[r, :] = x[r, :] * w / sqrt(mean(x[r, :]^2) + eps)`.
+#[kernel(grid = [rows], workgroup = 256, requires(cols % 4 == 0), instances(T = [f32, f16, bf16]))]
+pub fn rms_norm<T: Float>(
+    x: &Tensor<T, (rows, cols)>,
+    w: &Tensor<T, (cols,)>,
+    y: &mut Tensor<T, (rows, cols)>,
+    eps: f32,
+) {
+    let row = group_id(0);
+    let mut sum = 0.0f32;
+    for i in strided(cols / 4) {
+        let v = x.load4([row, i]).to_f32();
+        sum += v.dot(v);
+    }
+    let scale = rsqrt(workgroup_sum(sum) / cols as f32 + eps);
+    for i in strided(cols / 4) {
+        let v = x.load4([row, i]).to_f32() * scale * w.load4(i).to_f32();
+        y.store4([row, i], v.to::<T>());
+    }
+}
+
+/// Residual sum and its root-mean-square norm:
+/// `h[r, :] += x[r, :]`, then `y[r, :] = h[r, :] * w / sqrt(mean(h[r, :]^2) + eps)`.
+/// The sum is rounded to the tensor's type before it is normalised.
+#[kernel(grid = [rows], workgroup = 256, requires(cols % 4 == 0), instances(T = [f32, f16, bf16]))]
+pub fn add_rms_norm<T: Float>(
+    x: &Tensor<T, (rows, cols)>,
+    w: &Tensor<T, (cols,)>,
+    h: &mut Tensor<T, (rows, cols)>,
+    y: &mut Tensor<T, (rows, cols)>,
+    eps: f32,
+) {
+    let row = group_id(0);
+    let mut sum = 0.0f32;
+    for i in strided(cols / 4) {
+        let total = (h.load4([row, i]).to_f32() + x.load4([row, i]).to_f32()).to::<T>();
+        h.store4([row, i], total);
+        let v = total.to_f32();
+        sum += v.dot(v);
+    }
+    let scale = rsqrt(workgroup_sum(sum) / cols as f32 + eps);
+    for i in strided(cols / 4) {
+        let v = h.load4([row, i]).to_f32() * scale * w.load4(i).to_f32();
+        y.store4([row, i], v.to::<T>());
+    }
+}
+
+/// Layer norm of each row:
+/// `y[r, :] = (x[r, :] - mean) / sqrt(variance + eps) * w + b`, variance over the row,
+/// by two passes.
+#[kernel(grid = [rows], workgroup = 256, requires(cols > 0), instances(T = [f32, f16, bf16]))]
+pub fn layer_norm<T: Float>(
+    x: &Tensor<T, (rows, cols)>,
+    w: &Tensor<T, (cols,)>,
+    b: &Tensor<T, (cols,)>,
+    y: &mut Tensor<T, (rows, cols)>,
+    eps: f32,
+) {
+    let row = group_id(0);
+    let mut sum = 0.0f32;
+    for i in strided(cols) {
+        sum += x[[row, i]].to_f32();
+    }
+    let mean = workgroup_sum(sum) / cols as f32;
+    let mut squares = 0.0f32;
+    for i in strided(cols) {
+        let centred = x[[row, i]].to_f32() - mean;
+        squares += centred * centred;
+    }
+    let scale = rsqrt(workgroup_sum(squares) / cols as f32 + eps);
+    for i in strided(cols) {
+        let centred = x[[row, i]].to_f32() - mean;
+        y[[row, i]] = T::from_f32(fma(centred * scale, w[i].to_f32(), b[i].to_f32()));
+    }
+}
+
+/// One row's `x * w / sqrt(mean(x^2) + eps)`.
+fn rms_norm_row(x: &[f64], w: &[f64], eps: f64) -> Vec<f64> {
+    let mean = x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64;
+    x.iter().zip(w).map(|(v, w)| v / (mean + eps).sqrt() * w).collect()
+}
+
+#[test_kernel(rms_norm)]
+fn rms_norm_matches_f64(t: &mut Cases) {
+    for (rows, cols) in [(0, 64), (1, 4), (3, 64), (5, 576), (2, 1028), (37, 4096)] {
+        let case = t.case(format!("{rows}x{cols}"));
+        let case = if rows > 8 { case.production() } else { case };
+        case.input("x", [rows, cols], normal(0.0, 1.0))
+            .input("w", [cols], uniform(0.5, 1.5))
+            .output("y", [rows, cols])
+            .scalar("eps", 1e-5f32)
+            .bound(Bound::relative(2e-6).absolute(1e-7))
+            .expect(move |inputs, out| {
+                let rows = inputs["x"].chunks(cols as usize);
+                let eps = f64::from(1e-5f32);
+                out.set("y", rows.flat_map(|x| rms_norm_row(x, &inputs["w"], eps)).collect());
+            });
+    }
+}
+
+// K18: a row of equal large numbers must not overflow a narrow accumulator.
+#[test_kernel(rms_norm)]
+fn rms_norm_of_large_values_is_one(t: &mut Cases) {
+    t.case("row of 300".to_string())
+        .input("x", [1, 4096], values(vec![300.0; 4096]))
+        .input("w", [4096], values(vec![1.0; 4096]))
+        .output("y", [1, 4096])
+        .scalar("eps", 0.0f32)
+        .bound(Bound::relative(2e-6))
+        .expect(|_, out| out.set("y", vec![1.0; 4096]));
+}
+
+#[test_kernel(add_rms_norm)]
+fn add_rms_norm_matches_f64(t: &mut Cases) {
+    for (rows, cols) in [(0, 8), (1, 4), (3, 576), (2, 1028)] {
+        t.case(format!("{rows}x{cols}"))
+            .input("x", [rows, cols], normal(0.0, 1.0))
+            .input("w", [cols], uniform(0.5, 1.5))
+            .inout("h", [rows, cols], normal(0.0, 1.0))
+            .output("y", [rows, cols])
+            .scalar("eps", 1e-5f32)
+            .bound(Bound::relative(2e-6).absolute(1e-6))
+            .expect(move |inputs, out| {
+                let sums: Vec<f64> =
+                    inputs["x"].iter().zip(&inputs["h"]).map(|(x, h)| x + h).collect();
+                let rounded = out.rounded("h", &sums);
+                let eps = f64::from(1e-5f32);
+                let rows = rounded.chunks(cols as usize);
+                out.set("y", rows.flat_map(|x| rms_norm_row(x, &inputs["w"], eps)).collect());
+                out.set("h", sums);
+            });
+    }
+}
+
+#[test_kernel(layer_norm)]
+fn layer_norm_matches_f64(t: &mut Cases) {
+    for (rows, cols) in [(0, 8), (1, 1), (3, 65), (2, 1000)] {
+        t.case(format!("{rows}x{cols}"))
+            .input("x", [rows, cols], normal(1.0, 2.0))
+            .input("w", [cols], uniform(0.5, 1.5))
+            .input("b", [cols], normal(0.0, 1.0))
+            .output("y", [rows, cols])
+            .scalar("eps", 1e-5f32)
+            .bound(Bound::relative(4e-6).absolute(4e-6))
+            .expect(move |inputs, out| {
+                let norm = |x: &[f64]| -> Vec<f64> {
+                    let n = x.len() as f64;
+                    let mean = x.iter().sum::<f64>() / n;
+                    let variance = x.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n;
+                    let scale = 1.0 / (variance + f64::from(1e-5f32)).sqrt();
+                    let affine = inputs["w"].iter().zip(&inputs["b"]);
+                    x.iter().zip(affine).map(|(v, (w, b))| (v - mean) * scale * w + b).collect()
+                };
+                out.set("y", inputs["x"].chunks(cols as usize).flat_map(norm).collect());
+            });
+    }
+}

@@ -1,0 +1,376 @@
+//! Reductions over rows, columns and everything; softmax, scan and argmax.
+//!
+//! Sums accumulate in f32, each thread in ascending order, threads by the adjacent-pair tree.
+
+use iron_ir::prelude::*;
+use iron_ir::testing::{Bound, Cases, ints, normal, values};
+
+/// Sum of each row: `y[r] = sum(x[r, :])`.
+#[kernel(grid = [rows], workgroup = 256, instances(T = [f32, f16, bf16]))]
+pub fn sum_rows<T: Float>(x: &Tensor<T, (rows, cols)>, y: &mut Tensor<f32, (rows,)>) {
+    let row = group_id(0);
+    let mut sum = 0.0f32;
+    for i in strided(cols) {
+        sum += x[[row, i]].to_f32();
+    }
+    let total = workgroup_sum(sum);
+    if local_index() == 0 {
+        y[row] = total;
+    }
+}
+
+/// Largest of each row, NaN where the row has one: `y[r] = max(x[r, :])`.
+#[kernel(grid = [rows], workgroup = 256, instances(T = [f32, f16, bf16]))]
+pub fn max_rows<T: Float>(x: &Tensor<T, (rows, cols)>, y: &mut Tensor<f32, (rows,)>) {
+    let row = group_id(0);
+    let mut largest = f32::NEG_INFINITY;
+    for i in strided(cols) {
+        largest = largest.max_nan(x[[row, i]].to_f32());
+    }
+    let total = workgroup_max_nan(largest);
+    if local_index() == 0 {
+        y[row] = total;
+    }
+}
+
+/// Sum of each column: `y[c] = sum(x[:, c])`, rows ascending.
+#[kernel(grid = [ceil_div(cols, 256)], workgroup = 256, instances(T = [f32, f16, bf16]))]
+pub fn sum_columns<T: Float>(x: &Tensor<T, (rows, cols)>, y: &mut Tensor<f32, (cols,)>) {
+    let column = global_id(0);
+    if column >= cols {
+        return;
+    }
+    let mut sum = 0.0f32;
+    for row in 0..rows {
+        sum += x[[row, column]].to_f32();
+    }
+    y[column] = sum;
+}
+
+/// Largest of each column, NaN where the column has one: `y[c] = max(x[:, c])`.
+#[kernel(grid = [ceil_div(cols, 256)], workgroup = 256, instances(T = [f32, f16, bf16]))]
+pub fn max_columns<T: Float>(x: &Tensor<T, (rows, cols)>, y: &mut Tensor<f32, (cols,)>) {
+    let column = global_id(0);
+    if column >= cols {
+        return;
+    }
+    let mut largest = f32::NEG_INFINITY;
+    for row in 0..rows {
+        largest = largest.max_nan(x[[row, column]].to_f32());
+    }
+    y[column] = largest;
+}
+
+/// Sum of everything, by one workgroup: `y[0] = sum(x)`.
+#[kernel(grid = [1], workgroup = 256, instances(T = [f32, f16, bf16]))]
+pub fn sum_all<T: Float>(x: &Tensor<T, (n,)>, y: &mut Tensor<f32, (1,)>) {
+    let mut sum = 0.0f32;
+    for i in strided(n) {
+        sum += x[i].to_f32();
+    }
+    let total = workgroup_sum(sum);
+    if local_index() == 0 {
+        y[0] = total;
+    }
+}
+
+/// Largest of everything, NaN where there is one, by one workgroup: `y[0] = max(x)`.
+#[kernel(grid = [1], workgroup = 256, instances(T = [f32, f16, bf16]))]
+pub fn max_all<T: Float>(x: &Tensor<T, (n,)>, y: &mut Tensor<f32, (1,)>) {
+    let mut largest = f32::NEG_INFINITY;
+    for i in strided(n) {
+        largest = largest.max_nan(x[i].to_f32());
+    }
+    let total = workgroup_max_nan(largest);
+    if local_index() == 0 {
+        y[0] = total;
+    }
+}
+
+/// Softmax of each row: `y[r, :] = exp(x[r, :] - max) / sum(exp(x[r, :] - max))`.
+/// A row of minus infinities gives zeros; a NaN or plus infinity anywhere gives NaN.
+#[kernel(grid = [rows], workgroup = 256, instances(T = [f32, f16, bf16]))]
+pub fn softmax<T: Float>(x: &Tensor<T, (rows, cols)>, y: &mut Tensor<T, (rows, cols)>) {
+    let row = group_id(0);
+    let mut largest = f32::NEG_INFINITY;
+    for i in strided(cols) {
+        largest = largest.max_nan(x[[row, i]].to_f32());
+    }
+    let largest = workgroup_max_nan(largest);
+    let shift = select(largest == f32::NEG_INFINITY, 0.0, largest);
+    let mut sum = 0.0f32;
+    for i in strided(cols) {
+        sum += (x[[row, i]].to_f32() - shift).exp();
+    }
+    let sum = workgroup_sum(sum);
+    let factor = select(sum == 0.0, 0.0, 1.0 / sum);
+    for i in strided(cols) {
+        y[[row, i]] = T::from_f32((x[[row, i]].to_f32() - shift).exp() * factor);
+    }
+}
+
+/// Inclusive prefix sum of each row: `y[r, c] = sum(x[r, 0..=c])`, wrapping.
+#[kernel(grid = [rows], workgroup = 256)]
+pub fn scan_rows(x: &Tensor<u32, (rows, cols)>, y: &mut Tensor<u32, (rows, cols)>) {
+    let row = group_id(0);
+    let mut carry = 0u32;
+    for start in (0..cols).step_by(256) {
+        let column = start + local_index();
+        let inside = column < cols;
+        let mut value = 0u32;
+        if inside {
+            value = x[[row, column]];
+        }
+        let prefix = workgroup_scan_sum(value) + carry;
+        if inside {
+            y[[row, column]] = prefix;
+        }
+        carry = workgroup_broadcast(prefix, 255);
+    }
+}
+
+/// Index of the largest element of each row, the lowest index among equals. NaN counts as the
+/// largest; a row without elements gives `u32::MAX`.
+#[kernel(grid = [rows], workgroup = 256, instances(T = [f32, f16, bf16]))]
+pub fn argmax_rows<T: Float>(x: &Tensor<T, (rows, cols)>, y: &mut Tensor<u32, (rows,)>) {
+    let row = group_id(0);
+    let mut largest = f32::NEG_INFINITY;
+    let mut at = u32::MAX;
+    for i in strided(cols) {
+        let value = x[[row, i]].to_f32();
+        let better = value > largest || at == u32::MAX || (value.is_nan() && !largest.is_nan());
+        if better {
+            largest = value;
+            at = i;
+        }
+    }
+    let most = workgroup_max_nan(select(at == u32::MAX, f32::NEG_INFINITY, largest));
+    let equal = largest == most || (largest.is_nan() && most.is_nan());
+    let first = workgroup_min(select(equal, at, u32::MAX));
+    if local_index() == 0 {
+        y[row] = first;
+    }
+}
+
+/// Counts of each byte value: `bins[v] += number of x[i] == v`.
+#[kernel(grid = [min(ceil_div(n, 1024), 64)], workgroup = 256)]
+pub fn histogram(x: &Tensor<u8, (n,)>, bins: &mut Tensor<u32, (256,)>) {
+    for i in grid_strided(n) {
+        bins.atomic_add(x[i] as u32, 1);
+    }
+}
+
+const SHAPES: [(u64, u64); 6] = [(0, 5), (1, 1), (3, 255), (2, 257), (5, 1000), (4, 0)];
+
+#[test_kernel(sum_rows)]
+fn sum_rows_matches_f64(t: &mut Cases) {
+    for (rows, cols) in SHAPES {
+        t.case(format!("{rows}x{cols}"))
+            .input("x", [rows, cols], normal(0.0, 1.0))
+            .output("y", [rows])
+            .bound(Bound::relative(1e-6).absolute(2e-5))
+            .expect(move |inputs, out| {
+                let row = |r: u64| &inputs["x"][(r * cols) as usize..((r + 1) * cols) as usize];
+                out.set("y", (0..rows).map(|r| row(r).iter().sum()).collect());
+            });
+    }
+}
+
+// K18: 4096 ones in a narrow type sum to exactly 4096.
+#[test_kernel(sum_rows)]
+fn sum_of_ones_is_exact(t: &mut Cases) {
+    t.case("4096 ones".to_string())
+        .input("x", [1, 4096], values(vec![1.0; 4096]))
+        .output("y", [1])
+        .bound(Bound::exact())
+        .expect(|_, out| out.set("y", vec![4096.0]));
+}
+
+#[test_kernel(max_rows)]
+fn max_rows_matches_f64(t: &mut Cases) {
+    for (rows, cols) in SHAPES {
+        t.case(format!("{rows}x{cols}"))
+            .input("x", [rows, cols], normal(0.0, 1.0))
+            .output("y", [rows])
+            .bound(Bound::exact())
+            .expect(move |inputs, out| {
+                let row = |r: u64| &inputs["x"][(r * cols) as usize..((r + 1) * cols) as usize];
+                let largest = |r| row(r).iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                out.set("y", (0..rows).map(largest).collect());
+            });
+    }
+}
+
+// K11: NaN passes on wherever it stands.
+#[test_kernel(max_rows)]
+fn max_rows_passes_nan_on(t: &mut Cases) {
+    let rows = vec![f64::NAN, 6.0, 8.0, 6.0, f64::NAN, 8.0, f64::NAN, f64::NAN, f64::NAN];
+    t.case("nan".to_string())
+        .input("x", [3, 3], values(rows))
+        .output("y", [3])
+        .bound(Bound::exact())
+        .expect(|_, out| out.set("y", vec![f64::NAN; 3]));
+}
+
+#[test_kernel(sum_columns)]
+fn sum_columns_matches_f64(t: &mut Cases) {
+    for (rows, cols) in SHAPES {
+        t.case(format!("{rows}x{cols}"))
+            .input("x", [rows, cols], normal(0.0, 1.0))
+            .output("y", [cols])
+            .bound(Bound::relative(1e-6).absolute(1e-5))
+            .expect(move |inputs, out| {
+                let cell = |r: u64, c: u64| inputs["x"][(r * cols + c) as usize];
+                out.set("y", (0..cols).map(|c| (0..rows).map(|r| cell(r, c)).sum()).collect());
+            });
+    }
+}
+
+#[test_kernel(max_columns)]
+fn max_columns_matches_f64(t: &mut Cases) {
+    for (rows, cols) in SHAPES {
+        t.case(format!("{rows}x{cols}"))
+            .input("x", [rows, cols], normal(0.0, 1.0))
+            .output("y", [cols])
+            .bound(Bound::exact())
+            .expect(move |inputs, out| {
+                let cell = |r: u64, c: u64| inputs["x"][(r * cols + c) as usize];
+                let largest = |c| (0..rows).map(|r| cell(r, c)).fold(f64::NEG_INFINITY, f64::max);
+                out.set("y", (0..cols).map(largest).collect());
+            });
+    }
+}
+
+#[test_kernel(sum_all)]
+fn sum_all_matches_f64(t: &mut Cases) {
+    for n in [0, 1, 255, 1000, 65_537] {
+        t.case(format!("{n}"))
+            .input("x", [n], normal(0.0, 1.0))
+            .output("y", [1])
+            .bound(Bound::relative(1e-6).absolute(5e-4))
+            .expect(|inputs, out| out.set("y", vec![inputs["x"].iter().sum()]));
+    }
+}
+
+#[test_kernel(max_all)]
+fn max_all_matches_f64(t: &mut Cases) {
+    for n in [0, 1, 255, 1000] {
+        t.case(format!("{n}"))
+            .input("x", [n], normal(0.0, 1.0))
+            .output("y", [1])
+            .bound(Bound::exact())
+            .expect(|inputs, out| {
+                let largest = inputs["x"].iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                out.set("y", vec![largest]);
+            });
+    }
+}
+
+/// Softmax of one row in f64, by the rules of [`softmax`].
+fn softmax_row(x: &[f64]) -> Vec<f64> {
+    let largest = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    if x.iter().any(|v| v.is_nan()) || largest == f64::INFINITY {
+        return vec![f64::NAN; x.len()];
+    }
+    if largest == f64::NEG_INFINITY {
+        return vec![0.0; x.len()];
+    }
+    let sum: f64 = x.iter().map(|v| (v - largest).exp()).sum();
+    x.iter().map(|v| (v - largest).exp() / sum).collect()
+}
+
+#[test_kernel(softmax)]
+fn softmax_matches_f64(t: &mut Cases) {
+    for (rows, cols) in [(0, 5), (1, 1), (3, 255), (2, 257), (2, 4096)] {
+        t.case(format!("{rows}x{cols}"))
+            .input("x", [rows, cols], normal(0.0, 4.0))
+            .output("y", [rows, cols])
+            .bound(Bound::relative(1e-5).absolute(1e-9))
+            .expect(move |inputs, out| {
+                out.set("y", inputs["x"].chunks(cols as usize).flat_map(softmax_row).collect());
+            });
+    }
+}
+
+// K13: a masked row is zeros, NaN and +infinity stay visible.
+#[test_kernel(softmax)]
+fn softmax_of_special_rows(t: &mut Cases) {
+    let (inf, nan) = (f64::INFINITY, f64::NAN);
+    let x = vec![-inf, -inf, -inf, 0.0, -inf, 1.0, nan, 0.0, 1.0, 0.0, inf, 1.0];
+    t.case("special rows".to_string())
+        .input("x", [4, 3], values(x))
+        .output("y", [4, 3])
+        .bound(Bound::relative(1e-5))
+        .expect(|inputs, out| {
+            out.set("y", inputs["x"].chunks(3).flat_map(softmax_row).collect());
+        });
+}
+
+#[test_kernel(scan_rows)]
+fn scan_rows_is_exact(t: &mut Cases) {
+    for (rows, cols) in SHAPES {
+        t.case(format!("{rows}x{cols}"))
+            .input("x", [rows, cols], ints(0, 1 << 32))
+            .output("y", [rows, cols])
+            .bound(Bound::exact())
+            .expect(move |inputs, out| {
+                let x = inputs.ints("x");
+                let mut y = Vec::with_capacity(x.len());
+                for row in x.chunks(cols.max(1) as usize) {
+                    let mut sum = 0i64;
+                    for v in row {
+                        sum = (sum + v) & 0xffff_ffff;
+                        y.push(sum);
+                    }
+                }
+                out.set_ints("y", y);
+            });
+    }
+}
+
+#[test_kernel(argmax_rows)]
+fn argmax_takes_the_first_of_equals(t: &mut Cases) {
+    for (rows, cols) in [(0, 5), (1, 1), (3, 255), (2, 1000)] {
+        t.case(format!("{rows}x{cols}"))
+            // Few distinct values, so that ties are everywhere.
+            .input("x", [rows, cols], ints(-3, 4))
+            .output("y", [rows])
+            .bound(Bound::exact())
+            .expect(move |inputs, out| {
+                let first = |row: &[f64]| {
+                    let best = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                    row.iter().position(|v| *v == best).map_or(0, |p| p as i64)
+                };
+                out.set_ints("y", inputs["x"].chunks(cols as usize).map(first).collect());
+            });
+    }
+}
+
+// K11, E29: NaN wins wherever it stands; a row of -infinity gives its first index.
+#[test_kernel(argmax_rows)]
+fn argmax_of_special_rows(t: &mut Cases) {
+    let (inf, nan) = (f64::INFINITY, f64::NAN);
+    let x = vec![nan, 6.0, 8.0, 6.0, nan, 8.0, nan, nan, nan, -inf, -inf, -inf];
+    t.case("special rows".to_string())
+        .input("x", [4, 3], values(x))
+        .output("y", [4])
+        .bound(Bound::exact())
+        .expect(|_, out| out.set_ints("y", vec![0, 1, 0, 0]));
+}
+
+#[test_kernel(histogram)]
+fn histogram_counts_every_byte(t: &mut Cases) {
+    for n in [0, 1, 1000, 70_000] {
+        t.case(format!("{n}"))
+            .input("x", [n], ints(0, 256))
+            .inout("bins", [256], ints(0, 10))
+            .bound(Bound::exact())
+            .expect(|inputs, out| {
+                let mut bins = inputs.ints("bins").to_vec();
+                for v in inputs.ints("x") {
+                    bins[*v as usize] += 1;
+                }
+                out.set_ints("bins", bins);
+            });
+    }
+}
