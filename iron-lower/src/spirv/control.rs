@@ -4,11 +4,11 @@
 //! in the same sequence is not emitted. A merge block that nothing reaches ends in
 //! `OpUnreachable`.
 
+use iron_ir::Handle;
 use iron_ir::entity::Value;
 use iron_ir::kernel::{Block, Span};
 use iron_ir::op::{BinaryOp, Op, Stmt, Unroll};
 use iron_ir::types::Type;
-use iron_ir::Handle;
 use rspirv::dr::Operand;
 use rspirv::spirv::{LoopControl, Op as Spv, StorageClass};
 
@@ -52,25 +52,52 @@ impl Emitter<'_> {
                 let parts = self.value(*value)?;
                 let variables = self.local(*local);
                 for (&variable, &id) in variables.ids().iter().zip(parts.ids()) {
-                    self.b.effect(Spv::Store, vec![Operand::IdRef(variable), Operand::IdRef(id)]);
+                    self.b.effect(
+                        Spv::Store,
+                        vec![Operand::IdRef(variable), Operand::IdRef(id)],
+                    );
                 }
                 Ok(())
             }
-            Stmt::Store { place, indices, value } => self.store(*place, indices, *value),
-            Stmt::Atomic { result, op, place, indices, value, compare } => {
-                self.atomic(*result, *op, *place, indices, *value, *compare)
-            }
+            Stmt::Store {
+                place,
+                indices,
+                value,
+            } => self.store(*place, indices, *value),
+            Stmt::Atomic {
+                result,
+                op,
+                place,
+                indices,
+                value,
+                compare,
+            } => self.atomic(*result, *op, *place, indices, *value, *compare),
             Stmt::Barrier(scope, memory) => self.barrier(*scope, *memory),
-            Stmt::Subgroup { result, op, value, argument, .. } => {
-                self.subgroup(*result, *op, *value, *argument)
-            }
-            Stmt::CheckIndex { result, index, bound } => self.check_index(*result, *index, *bound),
-            Stmt::If { condition, then_block, else_block } => {
-                self.if_else(*condition, then_block, else_block)
-            }
-            Stmt::For { index, start, end, step, unroll, body } => {
-                self.for_loop(*index, [*start, *end, *step], *unroll, body)
-            }
+            Stmt::Subgroup {
+                result,
+                op,
+                value,
+                argument,
+                ..
+            } => self.subgroup(*result, *op, *value, *argument),
+            Stmt::CheckIndex {
+                result,
+                index,
+                bound,
+            } => self.check_index(*result, *index, *bound),
+            Stmt::If {
+                condition,
+                then_block,
+                else_block,
+            } => self.if_else(*condition, then_block, else_block),
+            Stmt::For {
+                index,
+                start,
+                end,
+                step,
+                unroll,
+                body,
+            } => self.for_loop(*index, [*start, *end, *step], *unroll, body),
             Stmt::Loop { body } => self.endless_loop(body),
             Stmt::Break => match self.loops.last() {
                 Some(&(merge, _)) => {
@@ -124,7 +151,11 @@ impl Emitter<'_> {
     ) -> Result<(), LowerError> {
         let condition = self.single(condition)?;
         let (then_label, merge) = (self.b.id(), self.b.id());
-        let else_label = if else_block.is_empty() { merge } else { self.b.id() };
+        let else_label = if else_block.is_empty() {
+            merge
+        } else {
+            self.b.id()
+        };
         self.b.selection_merge(merge);
         self.b.branch_if(condition, then_label, else_label);
         self.begin(then_label);
@@ -183,13 +214,20 @@ impl Emitter<'_> {
         let name = self.kernel.values[index].name.clone();
         let name = name.as_deref().unwrap_or("index");
         self.b.name(variable, &format!("{name}_variable"));
-        self.b.effect(Spv::Store, vec![Operand::IdRef(variable), Operand::IdRef(first)]);
+        self.b.effect(
+            Spv::Store,
+            vec![Operand::IdRef(variable), Operand::IdRef(first)],
+        );
 
         let [header, begin, next, merge] = self.loop_labels();
         self.b.branch(header);
         self.begin(header);
         let current = self.b.op(Spv::Load, int_type, &[variable]);
-        let less = if signed { Spv::SLessThan } else { Spv::ULessThan };
+        let less = if signed {
+            Spv::SLessThan
+        } else {
+            Spv::ULessThan
+        };
         let goes_on = self.b.op(less, bool_type, &[current, last]);
         let control = match unroll {
             Unroll::Auto => LoopControl::NONE,
@@ -210,7 +248,10 @@ impl Emitter<'_> {
             let wrapped = self.b.op(less, bool_type, &[stepped, current]);
             stepped = self.b.op(Spv::Select, int_type, &[wrapped, last, stepped]);
         }
-        self.b.effect(Spv::Store, vec![Operand::IdRef(variable), Operand::IdRef(stepped)]);
+        self.b.effect(
+            Spv::Store,
+            vec![Operand::IdRef(variable), Operand::IdRef(stepped)],
+        );
         self.b.branch(header);
         self.begin(merge);
         Ok(())
@@ -229,14 +270,18 @@ impl Emitter<'_> {
     /// Whether `index + step` cannot pass the type's end for any `index < end`.
     fn step_stays_below(&self, ty: Type, end: Value, step: Value) -> bool {
         let bits = ty.scalar.bits() - u32::from(ty.scalar.is_signed());
-        let max = if bits == 64 { u64::MAX } else { (1 << bits) - 1 };
+        let max = if bits == 64 {
+            u64::MAX
+        } else {
+            (1 << bits) - 1
+        };
         if self.upper_bound(step, 0) == Some(1) {
             return true;
         }
         match (self.upper_bound(end, 0), self.upper_bound(step, 0)) {
-            (Some(end), Some(step)) => {
-                (end.saturating_sub(1)).checked_add(step).is_some_and(|last| last <= max)
-            }
+            (Some(end), Some(step)) => (end.saturating_sub(1))
+                .checked_add(step)
+                .is_some_and(|last| last <= max),
             _ => false,
         }
     }
@@ -300,18 +345,16 @@ impl Emitter<'_> {
     pub(super) fn get(&mut self, local: iron_ir::entity::Local, ty: Type) -> Parts {
         let part = self.part_type(ty);
         let variables = self.local(local);
-        let ids: Vec<u32> =
-            variables.ids().iter().map(|&v| self.b.op(Spv::Load, part, &[v])).collect();
+        let ids: Vec<u32> = variables
+            .ids()
+            .iter()
+            .map(|&v| self.b.op(Spv::Load, part, &[v]))
+            .collect();
         Parts::from_slice(&ids)
     }
 
     /// `result = index` below the bound; else the error word takes the line, and 0.
-    fn check_index(
-        &mut self,
-        result: Value,
-        index: Value,
-        bound: Value,
-    ) -> Result<(), LowerError> {
+    fn check_index(&mut self, result: Value, index: Value, bound: Value) -> Result<(), LowerError> {
         let (index, bound) = (self.single(index)?, self.single(bound)?);
         let (u32_type, bool_type) = (self.b.type_int(32), self.b.type_bool());
         let inside = self.b.op(Spv::ULessThan, bool_type, &[index, bound]);
@@ -321,7 +364,7 @@ impl Emitter<'_> {
         self.b.branch_if(outside, report, merge);
         self.begin(report);
         let word = self.error_word_pointer()?;
-        let code = self.b.constant_u32(self.line().max(1));
+        let code = self.b.constant_u32(crate::error_code(self.span));
         self.compare_exchange_word(word, code);
         self.b.branch(merge);
         self.begin(merge);
@@ -354,7 +397,11 @@ impl Emitter<'_> {
 fn breaks(block: &Block) -> bool {
     block.0.iter().any(|(stmt, _)| match stmt {
         Stmt::Break => true,
-        Stmt::If { then_block, else_block, .. } => breaks(then_block) || breaks(else_block),
+        Stmt::If {
+            then_block,
+            else_block,
+            ..
+        } => breaks(then_block) || breaks(else_block),
         _ => false,
     })
 }

@@ -7,8 +7,8 @@ use iron_ir::types::{Scalar, Type};
 use rspirv::dr::Operand;
 use rspirv::spirv::{Capability, MemorySemantics, Op as Spv, Scope, StorageClass, Word};
 
-use super::{Emitter, Parts};
 use super::memory::Target;
+use super::{Emitter, Parts};
 use crate::error::LowerError;
 
 /// Most lanes that a subgroup can have.
@@ -94,7 +94,13 @@ impl Emitter<'_> {
             return Ok(());
         }
         let [operand, expected] = [operand, expected].map(|id| {
-            id.map(|id| if integer { id } else { self.b.op(Spv::Bitcast, cell_type, &[id]) })
+            id.map(|id| {
+                if integer {
+                    id
+                } else {
+                    self.b.op(Spv::Bitcast, cell_type, &[id])
+                }
+            })
         });
         let signed = ty.scalar.is_signed();
         let spv = match op {
@@ -149,7 +155,11 @@ impl Emitter<'_> {
 
     /// Scope of atomics on shared or global memory, and relaxed semantics.
     fn atomic_scope(&mut self, shared: bool) -> (Word, Word) {
-        let scope = if shared { Scope::Workgroup } else { Scope::Device };
+        let scope = if shared {
+            Scope::Workgroup
+        } else {
+            Scope::Device
+        };
         if !shared && self.options.device_addresses {
             self.b.capability(Capability::VulkanMemoryModelDeviceScope);
         }
@@ -188,11 +198,15 @@ impl Emitter<'_> {
             Operand::IdMemorySemantics(relaxed),
         ];
         let first = self.b.op_with(Spv::AtomicLoad, u32_type, place.to_vec());
-        self.b.effect(Spv::Store, vec![Operand::IdRef(variable), Operand::IdRef(first)]);
+        self.b.effect(
+            Spv::Store,
+            vec![Operand::IdRef(variable), Operand::IdRef(first)],
+        );
         let [header, body, next, merge] = [0; 4].map(|_| self.b.id());
         self.b.branch(header);
         self.b.begin_block(header);
-        self.b.loop_merge(merge, next, rspirv::spirv::LoopControl::NONE);
+        self.b
+            .loop_merge(merge, next, rspirv::spirv::LoopControl::NONE);
         self.b.branch(body);
         self.b.begin_block(body);
         let seen = self.b.op(Spv::Load, u32_type, &[variable]);
@@ -202,8 +216,13 @@ impl Emitter<'_> {
         let mut operands = place.to_vec();
         operands.push(Operand::IdMemorySemantics(relaxed));
         operands.extend([Operand::IdRef(new), Operand::IdRef(seen)]);
-        let found = self.b.op_with(Spv::AtomicCompareExchange, u32_type, operands);
-        self.b.effect(Spv::Store, vec![Operand::IdRef(variable), Operand::IdRef(found)]);
+        let found = self
+            .b
+            .op_with(Spv::AtomicCompareExchange, u32_type, operands);
+        self.b.effect(
+            Spv::Store,
+            vec![Operand::IdRef(variable), Operand::IdRef(found)],
+        );
         let done = self.b.op(Spv::IEqual, bool_type, &[found, seen]);
         self.b.branch_if(done, merge, next);
         self.b.begin_block(next);
@@ -226,7 +245,8 @@ impl Emitter<'_> {
             Operand::IdRef(code),
             Operand::IdRef(zero),
         ];
-        self.b.op_with(Spv::AtomicCompareExchange, u32_type, operands);
+        self.b
+            .op_with(Spv::AtomicCompareExchange, u32_type, operands);
     }
 
     pub(super) fn subgroup(
@@ -257,7 +277,9 @@ impl Emitter<'_> {
                 let (u32_type, u64_type) = (self.b.type_int(32), self.b.type_int(64));
                 let mask_type = self.b.type_vector(u32_type, 4);
                 let operands = vec![Operand::IdScope(scope), Operand::IdRef(operand.ids[0])];
-                let mask = self.b.op_with(Spv::GroupNonUniformBallot, mask_type, operands);
+                let mask = self
+                    .b
+                    .op_with(Spv::GroupNonUniformBallot, mask_type, operands);
                 let [low, high] = [0, 1].map(|word| {
                     let word = self.b.extract(u32_type, mask, word);
                     self.b.op(Spv::UConvert, u64_type, &[word])
@@ -275,7 +297,9 @@ impl Emitter<'_> {
                 let Some(argument_id) = argument_id else {
                     return self.not_legalised(format!("`{}` without its lane", op.name()));
                 };
-                let constant = argument.and_then(|v| self.kernel.constant(v)).map(|c| c.bits);
+                let constant = argument
+                    .and_then(|v| self.kernel.constant(v))
+                    .map(|c| c.bits);
                 self.shuffle(op, operand, ty, argument_id, constant)?
             }
         };
@@ -301,7 +325,8 @@ impl Emitter<'_> {
             }
             // Every subgroup has at least 4 lanes, a power of two, so a small distance stays in.
             SubgroupOp::ShuffleXor
-                if !self.has_partial_subgroup() && constant.is_some_and(|c| c < self.least_lanes()) =>
+                if !self.has_partial_subgroup()
+                    && constant.is_some_and(|c| c < self.least_lanes()) =>
             {
                 spv = Spv::GroupNonUniformShuffleXor;
                 argument
@@ -314,8 +339,11 @@ impl Emitter<'_> {
         let scope = self.b.constant_u32(Scope::Subgroup as u32);
         let part = self.part_type(ty);
         self.parts(ty, &[operand], |e, ids| {
-            let operands =
-                vec![Operand::IdScope(scope), Operand::IdRef(ids[0]), Operand::IdRef(lane)];
+            let operands = vec![
+                Operand::IdScope(scope),
+                Operand::IdRef(ids[0]),
+                Operand::IdRef(lane),
+            ];
             Ok(e.b.op_with(spv, part, operands))
         })
     }
@@ -342,11 +370,17 @@ impl Emitter<'_> {
         }
         let (exists, wanted) = if op == SubgroupOp::ShuffleXor {
             let wanted = self.b.op(Spv::BitwiseXor, u32_type, &[lane, argument]);
-            (self.b.op(Spv::ULessThan, bool_type, &[wanted, size]), wanted)
+            (
+                self.b.op(Spv::ULessThan, bool_type, &[wanted, size]),
+                wanted,
+            )
         } else {
             let above = self.b.op(Spv::ISub, u32_type, &[size, lane]);
             let wanted = self.b.op(Spv::IAdd, u32_type, &[lane, argument]);
-            (self.b.op(Spv::ULessThan, bool_type, &[argument, above]), wanted)
+            (
+                self.b.op(Spv::ULessThan, bool_type, &[argument, above]),
+                wanted,
+            )
         };
         self.b.op(Spv::Select, u32_type, &[exists, wanted, lane])
     }

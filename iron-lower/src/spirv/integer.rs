@@ -22,7 +22,11 @@ impl Emitter<'_> {
         if bits == 64 {
             return Ok(self.bit_operation_64(op, id, from));
         }
-        let wide = if bits == 32 { id } else { self.b.op(Spv::UConvert, word_type, &[id]) };
+        let wide = if bits == 32 {
+            id
+        } else {
+            self.b.op(Spv::UConvert, word_type, &[id])
+        };
         Ok(match op {
             UnaryOp::CountOnes => self.b.op(Spv::BitCount, word_type, &[wide]),
             UnaryOp::LeadingZeros => {
@@ -45,7 +49,9 @@ impl Emitter<'_> {
                     return Ok(reversed);
                 }
                 let shift = self.int_lanes(word, u64::from(32 - bits));
-                let low = self.b.op(Spv::ShiftRightLogical, word_type, &[reversed, shift]);
+                let low = self
+                    .b
+                    .op(Spv::ShiftRightLogical, word_type, &[reversed, shift]);
                 let part = self.part_type(from);
                 self.b.op(Spv::UConvert, part, &[low])
             }
@@ -82,15 +88,19 @@ impl Emitter<'_> {
         let width = self.int_lanes(word, 32);
         match op {
             UnaryOp::LeadingZeros => {
-                let (in_low, in_high) =
-                    (self.leading_zeros_32(low, word), self.leading_zeros_32(high, word));
+                let (in_low, in_high) = (
+                    self.leading_zeros_32(low, word),
+                    self.leading_zeros_32(high, word),
+                );
                 let below = self.b.op(Spv::IAdd, word_type, &[in_low, width]);
                 let empty = self.b.op(Spv::IEqual, bools, &[high, zero]);
                 self.b.op(Spv::Select, word_type, &[empty, below, in_high])
             }
             UnaryOp::TrailingZeros => {
-                let (in_low, in_high) =
-                    (self.trailing_zeros_32(low, word), self.trailing_zeros_32(high, word));
+                let (in_low, in_high) = (
+                    self.trailing_zeros_32(low, word),
+                    self.trailing_zeros_32(high, word),
+                );
                 let above = self.b.op(Spv::IAdd, word_type, &[in_high, width]);
                 let empty = self.b.op(Spv::IEqual, bools, &[low, zero]);
                 self.b.op(Spv::Select, word_type, &[empty, above, in_low])
@@ -122,7 +132,9 @@ impl Emitter<'_> {
         let [x, y] = [a, b].map(|id| self.b.op(widen, wide_type, &[id]));
         let product = self.b.op(Spv::IMul, wide_type, &[x, y]);
         let shift = self.int_lanes(wide, u64::from(ty.scalar.bits()));
-        let high = self.b.op(Spv::ShiftRightLogical, wide_type, &[product, shift]);
+        let high = self
+            .b
+            .op(Spv::ShiftRightLogical, wide_type, &[product, shift]);
         self.b.op(Spv::UConvert, part, &[high])
     }
 

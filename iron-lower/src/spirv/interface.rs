@@ -10,8 +10,8 @@ use iron_ir::layout::{BlockLayout, Field, FieldKind};
 use iron_ir::op::{BuiltinOp, Op, Place, Stmt};
 use iron_ir::types::Scalar;
 use rspirv::dr::Operand;
-use rspirv::spirv::{BuiltIn, Capability, Decoration, MemoryAccess, StorageClass, Word};
 use rspirv::spirv::Op as Spv;
+use rspirv::spirv::{BuiltIn, Capability, Decoration, MemoryAccess, StorageClass, Word};
 
 use super::{BlockPlace, Emitter, Parts, block_place};
 use crate::error::LowerError;
@@ -36,7 +36,11 @@ pub fn bindings(kernel: &Kernel, options: &SpirvOptions) -> Bindings {
         BlockPlace::Uniform(binding) => Some(binding),
         BlockPlace::PushConstants | BlockPlace::Address => None,
     };
-    Bindings { tensors, error_word, block }
+    Bindings {
+        tensors,
+        error_word,
+        block,
+    }
 }
 
 /// Ids of the interface.
@@ -84,7 +88,8 @@ impl Emitter<'_> {
         self.find_uses();
         self.declare_block();
         if self.options.device_addresses {
-            self.b.capability(Capability::PhysicalStorageBufferAddresses);
+            self.b
+                .capability(Capability::PhysicalStorageBufferAddresses);
             self.b.capability(Capability::VulkanMemoryModel);
         } else {
             self.declare_buffers();
@@ -213,7 +218,12 @@ impl Emitter<'_> {
             }
         };
         self.b.name(variable, "parameters");
-        self.interface.block = Some(BlockVariable { variable, structure, class, members });
+        self.interface.block = Some(BlockVariable {
+            variable,
+            structure,
+            class,
+            members,
+        });
     }
 
     fn bind(&mut self, variable: Word, binding: u32) {
@@ -229,13 +239,18 @@ impl Emitter<'_> {
             if !self.interface.used_tensors.contains(&param) {
                 continue;
             }
-            let Some(tensor) = self.kernel.tensor(param) else { continue };
+            let Some(tensor) = self.kernel.tensor(param) else {
+                continue;
+            };
             let cell = self.cell_scalar(Place::Flat(param), tensor.scalar);
             let element = self.memory_type(cell, StorageClass::StorageBuffer);
             let name = self.kernel.params[param].name.to_string();
             let structure =
-                self.b.type_runtime_block(&format!("{name}_buffer"), element, cell.bytes());
-            let variable = self.b.global_variable(structure, StorageClass::StorageBuffer);
+                self.b
+                    .type_runtime_block(&format!("{name}_buffer"), element, cell.bytes());
+            let variable = self
+                .b
+                .global_variable(structure, StorageClass::StorageBuffer);
             self.b.name(variable, &name);
             self.bind(variable, binding as u32);
             if tensor.access == Access::Read {
@@ -243,7 +258,9 @@ impl Emitter<'_> {
             }
             let aliased = !tensor.may_alias.is_empty()
                 || bindings.tensors.iter().any(|&other| {
-                    self.kernel.tensor(other).is_some_and(|t| t.may_alias.contains(&param))
+                    self.kernel
+                        .tensor(other)
+                        .is_some_and(|t| t.may_alias.contains(&param))
                 });
             if aliased {
                 self.b.decorate(variable, Decoration::Aliased, &[]);
@@ -253,7 +270,9 @@ impl Emitter<'_> {
         if let Some(binding) = bindings.error_word {
             let u32_type = self.b.type_int(32);
             let structure = self.b.type_runtime_block("error_word_buffer", u32_type, 4);
-            let variable = self.b.global_variable(structure, StorageClass::StorageBuffer);
+            let variable = self
+                .b
+                .global_variable(structure, StorageClass::StorageBuffer);
             self.b.name(variable, "error_word");
             self.bind(variable, binding);
             self.interface.error_buffer = Some(variable);
@@ -345,7 +364,9 @@ impl Emitter<'_> {
             let u64_type = self.b.type_int(64);
             let pointer = self.b.type_pointer(StorageClass::PushConstant, u64_type);
             let zero = self.b.constant_u32(0);
-            let place = self.b.op(Spv::AccessChain, pointer, &[block.variable, zero]);
+            let place = self
+                .b
+                .op(Spv::AccessChain, pointer, &[block.variable, zero]);
             let address = self.b.op(Spv::Load, u64_type, &[place]);
             let pointer = self.b.type_pointer(block.class, block.structure);
             self.b.op(Spv::ConvertUToPtr, pointer, &[address])
@@ -377,8 +398,13 @@ impl Emitter<'_> {
             let offset = self.interface.fields[&FieldKind::Address(param)];
             let u64_type = self.b.type_int(64);
             let shift = self.int(Scalar::U64, u64::from(bytes.trailing_zeros()));
-            let origin = self.b.op(Spv::ShiftRightLogical, u64_type, &[offset, shift]);
-            self.b.name(origin, &format!("{}_origin", self.kernel.params[param].name));
+            let origin = self
+                .b
+                .op(Spv::ShiftRightLogical, u64_type, &[offset, shift]);
+            self.b.name(
+                origin,
+                &format!("{}_origin", self.kernel.params[param].name),
+            );
             self.interface.origins.insert(param, origin);
         }
     }
@@ -415,7 +441,11 @@ impl Emitter<'_> {
             op,
             BuiltinOp::GroupId | BuiltinOp::GroupCount | BuiltinOp::LocalId | BuiltinOp::GlobalId
         );
-        let name = if axes { format!("{}_{axis}", op.name()) } else { op.name().to_string() };
+        let name = if axes {
+            format!("{}_{axis}", op.name())
+        } else {
+            op.name().to_string()
+        };
         self.b.name(id, &name);
         id
     }
@@ -431,8 +461,10 @@ impl Emitter<'_> {
 
     /// The type of a cell in memory; `bool` is a byte outside of the invocation.
     pub(super) fn memory_type(&mut self, scalar: Scalar, class: StorageClass) -> Word {
-        let external =
-            matches!(class, StorageClass::StorageBuffer | StorageClass::PhysicalStorageBuffer);
+        let external = matches!(
+            class,
+            StorageClass::StorageBuffer | StorageClass::PhysicalStorageBuffer
+        );
         if !external {
             return self.scalar_type(scalar);
         }

@@ -26,8 +26,11 @@ impl Emitter<'_> {
     /// which leaves the rounding to `f32` the only one that counts.
     fn fma_in_double(&mut self, ty: Type, operands: [Word; 3]) -> Word {
         let (double, long) = (ty.with_scalar(Scalar::F64), ty.with_scalar(Scalar::U64));
-        let (part, wide, bits_type) =
-            (self.part_type(ty), self.part_type(double), self.part_type(long));
+        let (part, wide, bits_type) = (
+            self.part_type(ty),
+            self.part_type(double),
+            self.part_type(long),
+        );
         let bools = self.bool_type(ty);
         let [a, b, c] = operands.map(|id| self.b.op(Spv::FConvert, wide, &[id]));
         let product = self.strict(Spv::FMul, wide, &[a, b]);
@@ -47,7 +50,9 @@ impl Emitter<'_> {
         let moves = self.b.op(Spv::LogicalAnd, bools, &[inexact, even]);
         let error_positive = self.b.op(Spv::FOrdGreaterThan, bools, &[error, zero]);
         let sum_positive = self.b.op(Spv::FOrdGreaterThan, bools, &[sum, zero]);
-        let outwards = self.b.op(Spv::LogicalEqual, bools, &[error_positive, sum_positive]);
+        let outwards = self
+            .b
+            .op(Spv::LogicalEqual, bools, &[error_positive, sum_positive]);
         let up = self.b.op(Spv::IAdd, bits_type, &[bits, one]);
         let down = self.b.op(Spv::ISub, bits_type, &[bits, one]);
         let neighbour = self.b.op(Spv::Select, bits_type, &[outwards, up, down]);
@@ -59,7 +64,8 @@ impl Emitter<'_> {
     /// An operation that no permission lets the driver merge.
     pub(super) fn strict(&mut self, op: Spv, ty: Word, operands: &[Word]) -> Word {
         let id = self.b.op(op, ty, operands);
-        self.b.decorate(id, rspirv::spirv::Decoration::NoContraction, &[]);
+        self.b
+            .decorate(id, rspirv::spirv::Decoration::NoContraction, &[]);
         id
     }
 

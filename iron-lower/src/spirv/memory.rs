@@ -85,11 +85,7 @@ impl Emitter<'_> {
     }
 
     /// Computes a place's address or index.
-    pub(super) fn target(
-        &mut self,
-        place: Place,
-        indices: &[Value],
-    ) -> Result<Target, LowerError> {
+    pub(super) fn target(&mut self, place: Place, indices: &[Value]) -> Result<Target, LowerError> {
         let [index] = *indices else {
             return self.not_legalised(format!("an access with {} indices", indices.len()));
         };
@@ -107,7 +103,11 @@ impl Emitter<'_> {
                 };
                 let shared = data.space == iron_ir::kernel::Space::Shared;
                 Ok(Target {
-                    class: if shared { StorageClass::Workgroup } else { StorageClass::Function },
+                    class: if shared {
+                        StorageClass::Workgroup
+                    } else {
+                        StorageClass::Function
+                    },
                     base,
                     index: Some(index),
                     cell: self.cell_scalar(place, data.scalar),
@@ -175,12 +175,7 @@ impl Emitter<'_> {
         self.b.op(Spv::ConvertUToPtr, pointer, &[address])
     }
 
-    fn load_address(
-        &mut self,
-        target: &Target,
-        ty: Type,
-        offset: u32,
-    ) -> Result<Word, LowerError> {
+    fn load_address(&mut self, target: &Target, ty: Type, offset: u32) -> Result<Word, LowerError> {
         let scalar = self.memory_type(ty.scalar, target.class);
         let memory = self.b.type_vector(scalar, part_lanes(ty));
         let pointer = self.address_pointer(target, memory, offset);
@@ -204,7 +199,11 @@ impl Emitter<'_> {
     ) -> Result<(), LowerError> {
         let scalar = self.memory_type(ty.scalar, target.class);
         let memory = self.b.type_vector(scalar, part_lanes(ty));
-        let id = if ty.scalar == Scalar::Bool { self.bool_to_int(id, ty, Scalar::U8) } else { id };
+        let id = if ty.scalar == Scalar::Bool {
+            self.bool_to_int(id, ty, Scalar::U8)
+        } else {
+            id
+        };
         let pointer = self.address_pointer(target, memory, offset);
         let mut operands = vec![Operand::IdRef(pointer), Operand::IdRef(id)];
         operands.extend(self.access(target, Some(ty)));
@@ -239,7 +238,11 @@ impl Emitter<'_> {
         let index = if lane == 0 {
             first
         } else {
-            let scalar = if target.index_is_wide { Scalar::U64 } else { Scalar::U32 };
+            let scalar = if target.index_is_wide {
+                Scalar::U64
+            } else {
+                Scalar::U32
+            };
             let (ty, lane) = (self.scalar_type(scalar), self.int(scalar, u64::from(lane)));
             self.b.op(Spv::IAdd, ty, &[first, lane])
         };
@@ -247,7 +250,9 @@ impl Emitter<'_> {
         let pointer = self.b.type_pointer(target.class, element);
         if target.class == StorageClass::StorageBuffer {
             let zero = self.b.constant_u32(0);
-            Ok(self.b.op(Spv::AccessChain, pointer, &[target.base, zero, index]))
+            Ok(self
+                .b
+                .op(Spv::AccessChain, pointer, &[target.base, zero, index]))
         } else {
             Ok(self.b.op(Spv::AccessChain, pointer, &[target.base, index]))
         }
@@ -351,5 +356,8 @@ fn word_form(ty: Type) -> Option<Type> {
 
 /// The type of one part.
 fn narrow(ty: Type) -> Type {
-    Type { scalar: ty.scalar, lanes: ty.lanes.min(4) }
+    Type {
+        scalar: ty.scalar,
+        lanes: ty.lanes.min(4),
+    }
 }

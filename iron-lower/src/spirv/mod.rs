@@ -10,8 +10,8 @@
 //! is the uniform buffer that [`bindings`] names. There, an address field holds the byte offset of
 //! the view from the start of the bound range, so that a view may begin at any element.
 //!
-//! **The error word** of [`Stmt::CheckIndex`](iron_ir::Stmt::CheckIndex) takes the author's line
-//! of the first check that fails, 1 where the line is unknown.
+//! **The error word** of [`Stmt::CheckIndex`](iron_ir::Stmt::CheckIndex) takes the
+//! [`error_code`](crate::error_code) of the first check that fails.
 //!
 //! **Numbers.** Float arithmetic is decorated `NoContraction` unless the contract permits
 //! contraction. Vulkan itself promises 2.5 ULP for division and leaves the rounding of `fma` to
@@ -32,17 +32,17 @@ mod text;
 mod value;
 
 #[cfg(test)]
+mod sketch;
+#[cfg(test)]
 mod tests;
 
+use iron_ir::Handle;
 use iron_ir::entity::{Local, Value};
 use iron_ir::kernel::{Kernel, Span};
 use iron_ir::layout::BlockLayout;
 use iron_ir::op::{Const, Op};
 use iron_ir::types::{Scalar, Type};
-use iron_ir::Handle;
-use rspirv::spirv::{
-    AddressingModel, Capability, ExecutionMode, MemoryModel, Word,
-};
+use rspirv::spirv::{AddressingModel, Capability, ExecutionMode, MemoryModel, Word};
 
 use crate::error::LowerError;
 use crate::profile::{Profile, SpirvOptions};
@@ -80,7 +80,10 @@ impl Parts {
     }
 
     fn two(low: Word, high: Word) -> Parts {
-        Parts { ids: [low, high], n: 2 }
+        Parts {
+            ids: [low, high],
+            n: 2,
+        }
     }
 
     fn from_slice(ids: &[Word]) -> Parts {
@@ -122,7 +125,11 @@ struct Emitter<'k> {
 
 impl<'k> Emitter<'k> {
     fn new(kernel: &'k Kernel, profile: &'k Profile, options: SpirvOptions) -> Emitter<'k> {
-        let version = if options.device_addresses { (1, 6) } else { (1, 3) };
+        let version = if options.device_addresses {
+            (1, 6)
+        } else {
+            (1, 3)
+        };
         let mut b = ModuleBuilder::new(version);
         b.capability(Capability::Shader);
         let entry = b.id();
@@ -151,7 +158,11 @@ impl<'k> Emitter<'k> {
         self.files = kernel.files.iter().map(|f| self.b.source_file(f)).collect();
         let name = kernel.entry_point();
         self.b.name(self.entry, &name);
-        self.b.execution_mode(self.entry, ExecutionMode::LocalSize, &kernel.contract.workgroup);
+        self.b.execution_mode(
+            self.entry,
+            ExecutionMode::LocalSize,
+            &kernel.contract.workgroup,
+        );
         self.float_controls();
         self.declare_interface()?;
         let label = self.b.id();
@@ -164,11 +175,15 @@ impl<'k> Emitter<'k> {
 
     fn finish(self) -> Vec<u32> {
         let (addressing, memory) = if self.options.device_addresses {
-            (AddressingModel::PhysicalStorageBuffer64, MemoryModel::Vulkan)
+            (
+                AddressingModel::PhysicalStorageBuffer64,
+                MemoryModel::Vulkan,
+            )
         } else {
             (AddressingModel::Logical, MemoryModel::GLSL450)
         };
-        self.b.finish(self.entry, &self.kernel.entry_point(), addressing, memory)
+        self.b
+            .finish(self.entry, &self.kernel.entry_point(), addressing, memory)
     }
 
     /// Execution modes that make the driver keep what the specification keeps.
@@ -278,7 +293,11 @@ impl<'k> Emitter<'k> {
     fn int(&mut self, scalar: Scalar, value: u64) -> Word {
         let bits = scalar.bits();
         let ty = self.b.type_int(bits);
-        let mask = if bits == 64 { u64::MAX } else { (1 << bits) - 1 };
+        let mask = if bits == 64 {
+            u64::MAX
+        } else {
+            (1 << bits) - 1
+        };
         self.b.constant(ty, value & mask, bits)
     }
 
@@ -347,7 +366,11 @@ impl<'k> Emitter<'k> {
         let n = n_parts(data.ty);
         let variables: Vec<Word> = (0..n).map(|_| self.b.function_variable(ty)).collect();
         for (half, &id) in variables.iter().enumerate() {
-            let name = if n == 1 { data.name.to_string() } else { format!("{}_{half}", data.name) };
+            let name = if n == 1 {
+                data.name.to_string()
+            } else {
+                format!("{}_{half}", data.name)
+            };
             self.b.name(id, &name);
         }
         let parts = Parts::from_slice(&variables);

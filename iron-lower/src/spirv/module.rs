@@ -7,8 +7,8 @@ use rspirv::binary::Assemble;
 use rspirv::dr::{self, Instruction, Operand};
 use rspirv::spirv::{
     AddressingModel, BuiltIn, Capability, Decoration, ExecutionMode, ExecutionModel,
-    FunctionControl, GlslStd450Op as Glsl, LoopControl, MemoryModel, Op, SelectionControl, SourceLanguage,
-    StorageClass, Word,
+    FunctionControl, GlslStd450Op as Glsl, LoopControl, MemoryModel, Op, SelectionControl,
+    SourceLanguage, StorageClass, Word,
 };
 
 /// A module under construction.
@@ -83,7 +83,12 @@ impl ModuleBuilder {
     /// A note about how the module was made.
     pub fn processed(&mut self, note: &str) {
         let note = note.replace('\0', " ");
-        let inst = instruction(Op::ModuleProcessed, None, None, vec![Operand::LiteralString(note)]);
+        let inst = instruction(
+            Op::ModuleProcessed,
+            None,
+            None,
+            vec![Operand::LiteralString(note)],
+        );
         self.module.debug_module_processed.push(inst);
     }
 
@@ -91,27 +96,38 @@ impl ModuleBuilder {
     pub fn source_file(&mut self, path: &str) -> Word {
         let id = self.id();
         let text = Operand::LiteralString(path.replace('\0', " "));
-        self.module.debug_string_source.push(instruction(Op::String, None, Some(id), vec![text]));
+        self.module
+            .debug_string_source
+            .push(instruction(Op::String, None, Some(id), vec![text]));
         let operands = vec![
             Operand::SourceLanguage(SourceLanguage::Unknown),
             Operand::LiteralBit32(0),
             Operand::IdRef(id),
         ];
-        self.module.debug_string_source.push(instruction(Op::Source, None, None, operands));
+        self.module
+            .debug_string_source
+            .push(instruction(Op::Source, None, None, operands));
         id
     }
 
     /// Names an id for disassemblies and debuggers.
     pub fn name(&mut self, id: Word, name: &str) {
-        let operands = vec![Operand::IdRef(id), Operand::LiteralString(name.replace('\0', " "))];
-        self.module.debug_names.push(instruction(Op::Name, None, None, operands));
+        let operands = vec![
+            Operand::IdRef(id),
+            Operand::LiteralString(name.replace('\0', " ")),
+        ];
+        self.module
+            .debug_names
+            .push(instruction(Op::Name, None, None, operands));
     }
 
     /// Decorates an id.
     pub fn decorate(&mut self, id: Word, decoration: Decoration, extra: &[Operand]) {
         let mut operands = vec![Operand::IdRef(id), Operand::Decoration(decoration)];
         operands.extend_from_slice(extra);
-        self.module.annotations.push(instruction(Op::Decorate, None, None, operands));
+        self.module
+            .annotations
+            .push(instruction(Op::Decorate, None, None, operands));
     }
 
     fn declare(&mut self, key: TypeKey, op: Op, operands: Vec<Operand>) -> Word {
@@ -119,7 +135,9 @@ impl ModuleBuilder {
             return id;
         }
         let id = self.id();
-        self.module.types_global_values.push(instruction(op, None, Some(id), operands));
+        self.module
+            .types_global_values
+            .push(instruction(op, None, Some(id), operands));
         self.types.insert(key, id);
         id
     }
@@ -153,7 +171,11 @@ impl ModuleBuilder {
             64 => self.capability(Capability::Float64),
             _ => {}
         }
-        self.declare(TypeKey::Float(bits), Op::TypeFloat, vec![Operand::LiteralBit32(bits)])
+        self.declare(
+            TypeKey::Float(bits),
+            Op::TypeFloat,
+            vec![Operand::LiteralBit32(bits)],
+        )
     }
 
     /// A vector of 2, 3 or 4.
@@ -192,11 +214,19 @@ impl ModuleBuilder {
             let index = Operand::LiteralBit32(index as u32);
             let name = Operand::LiteralString(member.clone());
             let operands = vec![Operand::IdRef(id), index.clone(), name];
-            self.module.debug_names.push(instruction(Op::MemberName, None, None, operands));
+            self.module
+                .debug_names
+                .push(instruction(Op::MemberName, None, None, operands));
             let offset = Operand::LiteralBit32(*offset);
-            let operands =
-                vec![Operand::IdRef(id), index, Operand::Decoration(Decoration::Offset), offset];
-            self.module.annotations.push(instruction(Op::MemberDecorate, None, None, operands));
+            let operands = vec![
+                Operand::IdRef(id),
+                index,
+                Operand::Decoration(Decoration::Offset),
+                offset,
+            ];
+            self.module
+                .annotations
+                .push(instruction(Op::MemberDecorate, None, None, operands));
         }
         id
     }
@@ -207,7 +237,11 @@ impl ModuleBuilder {
         let operands = vec![Operand::IdRef(element)];
         let inst = instruction(Op::TypeRuntimeArray, None, Some(array), operands);
         self.module.types_global_values.push(inst);
-        self.decorate(array, Decoration::ArrayStride, &[Operand::LiteralBit32(stride)]);
+        self.decorate(
+            array,
+            Decoration::ArrayStride,
+            &[Operand::LiteralBit32(stride)],
+        );
         self.type_block(name, &[(array, 0, "data".to_string())])
     }
 
@@ -240,8 +274,14 @@ impl ModuleBuilder {
             return id;
         }
         let id = self.id();
-        let op = if value { Op::ConstantTrue } else { Op::ConstantFalse };
-        self.module.types_global_values.push(instruction(op, Some(ty), Some(id), vec![]));
+        let op = if value {
+            Op::ConstantTrue
+        } else {
+            Op::ConstantFalse
+        };
+        self.module
+            .types_global_values
+            .push(instruction(op, Some(ty), Some(id), vec![]));
         self.constants.insert((ty, u64::from(value)), id);
         id
     }
@@ -264,9 +304,12 @@ impl ModuleBuilder {
         let ty = self.type_pointer(class, pointee);
         let id = self.id();
         let operands = vec![Operand::StorageClass(class)];
-        self.module
-            .types_global_values
-            .push(instruction(Op::Variable, Some(ty), Some(id), operands));
+        self.module.types_global_values.push(instruction(
+            Op::Variable,
+            Some(ty),
+            Some(id),
+            operands,
+        ));
         let io = matches!(class, StorageClass::Input | StorageClass::Output);
         if io || self.version >= (1, 4) {
             self.interface.push(id);
@@ -286,7 +329,8 @@ impl ModuleBuilder {
         let ty = self.type_pointer(StorageClass::Function, pointee);
         let id = self.id();
         let operands = vec![Operand::StorageClass(StorageClass::Function)];
-        self.variables.push(instruction(Op::Variable, Some(ty), Some(id), operands));
+        self.variables
+            .push(instruction(Op::Variable, Some(ty), Some(id), operands));
         id
     }
 
@@ -341,7 +385,10 @@ impl ModuleBuilder {
                 id
             }
         };
-        let mut all = vec![Operand::IdRef(set), Operand::LiteralExtInstInteger(op as u32)];
+        let mut all = vec![
+            Operand::IdRef(set),
+            Operand::LiteralExtInstInteger(op as u32),
+        ];
         all.extend(operands.iter().map(|&w| Operand::IdRef(w)));
         self.op_with(Op::ExtInst, ty, all)
     }
@@ -354,14 +401,19 @@ impl ModuleBuilder {
 
     /// Marks the source position of what follows.
     pub fn line(&mut self, file: Word, line: u32, column: u32) {
-        let operands =
-            vec![Operand::IdRef(file), Operand::LiteralBit32(line), Operand::LiteralBit32(column)];
+        let operands = vec![
+            Operand::IdRef(file),
+            Operand::LiteralBit32(line),
+            Operand::LiteralBit32(column),
+        ];
         self.effect(Op::Line, operands);
     }
 
     fn terminate(&mut self, op: Op, operands: Vec<Operand>) {
         if let Some(mut block) = self.current.take() {
-            block.instructions.push(instruction(op, None, None, operands));
+            block
+                .instructions
+                .push(instruction(op, None, None, operands));
             self.blocks.push(block);
         }
     }
@@ -373,7 +425,9 @@ impl ModuleBuilder {
 
     /// Ends the block with a two-way jump.
     pub fn branch_if(&mut self, condition: Word, then_label: Word, else_label: Word) {
-        let operands = [condition, then_label, else_label].map(Operand::IdRef).to_vec();
+        let operands = [condition, then_label, else_label]
+            .map(Operand::IdRef)
+            .to_vec();
         self.terminate(Op::BranchConditional, operands);
     }
 
@@ -395,8 +449,11 @@ impl ModuleBuilder {
 
     /// Declares a loop's exit and its continue target.
     pub fn loop_merge(&mut self, merge: Word, next: Word, control: LoopControl) {
-        let operands =
-            vec![Operand::IdRef(merge), Operand::IdRef(next), Operand::LoopControl(control)];
+        let operands = vec![
+            Operand::IdRef(merge),
+            Operand::IdRef(next),
+            Operand::LoopControl(control),
+        ];
         self.effect(Op::LoopMerge, operands);
     }
 
@@ -440,7 +497,10 @@ impl ModuleBuilder {
                 instruction(Op::Extension, None, None, name)
             })
             .collect();
-        let model = vec![Operand::AddressingModel(addressing), Operand::MemoryModel(memory)];
+        let model = vec![
+            Operand::AddressingModel(addressing),
+            Operand::MemoryModel(memory),
+        ];
         self.module.memory_model = Some(instruction(Op::MemoryModel, None, None, model));
         let mut operands = vec![
             Operand::ExecutionModel(ExecutionModel::GLCompute),
@@ -448,7 +508,9 @@ impl ModuleBuilder {
             Operand::LiteralString(name.to_string()),
         ];
         operands.extend(self.interface.iter().map(|&v| Operand::IdRef(v)));
-        self.module.entry_points.push(instruction(Op::EntryPoint, None, None, operands));
+        self.module
+            .entry_points
+            .push(instruction(Op::EntryPoint, None, None, operands));
         if let Some(first) = self.blocks.first_mut() {
             first.instructions.splice(0..0, self.variables);
         }
@@ -471,11 +533,6 @@ impl ModuleBuilder {
     }
 }
 
-fn instruction(
-    op: Op,
-    ty: Option<Word>,
-    id: Option<Word>,
-    operands: Vec<Operand>,
-) -> Instruction {
+fn instruction(op: Op, ty: Option<Word>, id: Option<Word>, operands: Vec<Operand>) -> Instruction {
     Instruction::new(op, ty, id, operands)
 }

@@ -1,199 +1,17 @@
 //! Modules of small kernels, checked by `spirv-val` where it is installed.
 
 use std::process::Command;
-use std::sync::Arc;
 
-use iron_ir::entity::{Local, Param, Value};
-use iron_ir::kernel::{
-    Access, ArrayData, Block, Kernel, LocalData, ParamData, ParamKind, Space, Span, TensorData,
-    TensorLayout,
-};
+use iron_ir::kernel::{Access, Kernel, Space};
 use iron_ir::op::{
-    AtomicOp, BarrierMemory, BarrierScope, BinaryOp, BuiltinOp, CompareOp, Const, Op, Place, Stmt,
-    SubgroupOp, UnaryOp, Unroll,
+    AtomicOp, BarrierMemory, BarrierScope, BinaryOp, BuiltinOp, CompareOp, Op, Place, Stmt,
+    SubgroupOp, UnaryOp,
 };
 use iron_ir::types::{Scalar, Type};
-use iron_ir::{Expr, ExprOp};
 
+use super::sketch::{Sketch, axpy};
 use super::{disassemble, emit};
 use crate::profile::{self, Profile};
-
-/// Writes small kernels by hand.
-pub(super) struct Sketch {
-    kernel: Kernel,
-    blocks: Vec<Block>,
-    line: u32,
-}
-
-impl Sketch {
-    fn new(name: &str, workgroup: u32) -> Sketch {
-        let mut kernel = Kernel { name: name.into(), ..Kernel::default() };
-        kernel.files.push("kernels/sketch.rs".into());
-        kernel.contract.workgroup = [workgroup, 1, 1];
-        Sketch { kernel, blocks: vec![Block::default()], line: 0 }
-    }
-
-    /// A tensor of one dimension `n`.
-    fn tensor(&mut self, name: &str, scalar: Scalar, access: Access) -> Param {
-        let dim = self.kernel.dim_named("n").unwrap_or_else(|| self.kernel.dims.push("n".into()));
-        let data = TensorData {
-            scalar,
-            shape: vec![Expr::Dim(dim)],
-            access,
-            layout: TensorLayout::RowMajor,
-            align: 1,
-            may_alias: Vec::new(),
-        };
-        let kind = ParamKind::Tensor(data);
-        self.kernel.params.push(ParamData { name: name.into(), kind, span: Span::default() })
-    }
-
-    fn scalar(&mut self, name: &str, scalar: Scalar) -> Value {
-        let kind = ParamKind::Scalar(scalar);
-        let param =
-            self.kernel.params.push(ParamData { name: name.into(), kind, span: Span::default() });
-        self.value(Op::Scalar(param), scalar.x(1))
-    }
-
-    fn value(&mut self, op: Op, ty: Type) -> Value {
-        self.kernel.add_value(op, ty, Span::default())
-    }
-
-    fn n(&mut self) -> Value {
-        let dim = self.kernel.dim_named("n").unwrap_or_else(|| self.kernel.dims.push("n".into()));
-        self.value(Op::Dim(dim), Type::U32)
-    }
-
-    fn constant(&mut self, scalar: Scalar, bits: u64) -> Value {
-        self.value(Op::Const(Const { scalar, bits }), scalar.x(1))
-    }
-
-    fn u32(&mut self, value: u32) -> Value {
-        self.constant(Scalar::U32, u64::from(value))
-    }
-
-    fn f32(&mut self, value: f32) -> Value {
-        self.constant(Scalar::F32, u64::from(value.to_bits()))
-    }
-
-    fn builtin(&mut self, op: BuiltinOp) -> Value {
-        self.value(Op::Builtin(op, 0), Type::U32)
-    }
-
-    fn push(&mut self, stmt: Stmt) {
-        self.line += 1;
-        let span = Span { file: 0, line: self.line, column: 1 };
-        if let Some(block) = self.blocks.last_mut() {
-            block.push(stmt, span);
-        }
-    }
-
-    fn compute(&mut self, op: Op, ty: Type) -> Value {
-        let value = self.value(op, ty);
-        self.push(Stmt::Let(value));
-        value
-    }
-
-    fn named(&mut self, name: &str, op: Op, ty: Type) -> Value {
-        let value = self.compute(op, ty);
-        self.kernel.values[value].name = Some(name.into());
-        value
-    }
-
-    fn binary(&mut self, op: BinaryOp, a: Value, b: Value) -> Value {
-        let ty = self.kernel.ty(a);
-        self.compute(Op::Binary(op, a, b), ty)
-    }
-
-    fn compare(&mut self, op: CompareOp, a: Value, b: Value) -> Value {
-        let ty = self.kernel.ty(a).with_scalar(Scalar::Bool);
-        self.compute(Op::Compare(op, a, b), ty)
-    }
-
-    fn load(&mut self, param: Param, index: Value, ty: Type) -> Value {
-        let index = self.compute(Op::Convert(index), Type::U64);
-        self.compute(Op::Load { place: Place::Flat(param), indices: vec![index] }, ty)
-    }
-
-    fn store(&mut self, param: Param, index: Value, value: Value) {
-        let index = self.compute(Op::Convert(index), Type::U64);
-        self.push(Stmt::Store { place: Place::Flat(param), indices: vec![index], value });
-    }
-
-    fn local(&mut self, name: &str, ty: Type) -> Local {
-        self.kernel.locals.push(LocalData { name: name.into(), ty, span: Span::default() })
-    }
-
-    fn get(&mut self, local: Local) -> Value {
-        let ty = self.kernel.locals[local].ty;
-        self.compute(Op::Get(local), ty)
-    }
-
-    fn nest(&mut self, body: impl FnOnce(&mut Sketch)) -> Block {
-        self.blocks.push(Block::default());
-        body(self);
-        self.blocks.pop().unwrap_or_default()
-    }
-
-    fn if_else(
-        &mut self,
-        condition: Value,
-        then_body: impl FnOnce(&mut Sketch),
-        else_body: impl FnOnce(&mut Sketch),
-    ) {
-        let then_block = self.nest(then_body);
-        let else_block = self.nest(else_body);
-        self.push(Stmt::If { condition, then_block, else_block });
-    }
-
-    fn for_range(&mut self, range: [Value; 3], body: impl FnOnce(&mut Sketch, Value)) {
-        let ty = self.kernel.ty(range[0]);
-        let index = self.value(Op::Result, ty);
-        let body = self.nest(|s| body(s, index));
-        let [start, end, step] = range;
-        self.push(Stmt::For { index, start, end, step, unroll: Unroll::Auto, body });
-    }
-
-    fn finish(mut self) -> Kernel {
-        if let Some(dim) = self.kernel.dim_named("n") {
-            let threads = i64::from(self.kernel.contract.threads());
-            self.kernel.contract.grid[0] =
-                Expr::binary(ExprOp::CeilDiv, Expr::Dim(dim), Expr::Const(threads));
-        }
-        self.kernel.body = self.blocks.pop().unwrap_or_default();
-        self.kernel
-    }
-}
-
-/// `y = a * x + y` on as many elements as there are.
-pub(super) fn axpy(scalar: Scalar) -> Kernel {
-    let mut s = Sketch::new("axpy", 64);
-    s.kernel.doc = "Adds a multiple: `y = a * x + y`.".into();
-    s.kernel.instance = Arc::from(scalar.name());
-    let a = s.scalar("a", Scalar::F32);
-    let x = s.tensor("x", scalar, Access::Read);
-    let y = s.tensor("y", scalar, Access::ReadWrite);
-    let i = s.builtin(BuiltinOp::GlobalId);
-    let n = s.n();
-    let inside = s.compare(CompareOp::Lt, i, n);
-    s.if_else(
-        inside,
-        |s| {
-            let [vx, vy] = [x, y].map(|p| {
-                let v = s.load(p, i, scalar.x(1));
-                if scalar == Scalar::F32 { v } else { s.compute(Op::Convert(v), Type::F32) }
-            });
-            let product = s.binary(BinaryOp::Mul, a, vx);
-            let mut sum = s.named("sum", Op::Binary(BinaryOp::Add, product, vy), Type::F32);
-            if scalar != Scalar::F32 {
-                sum = s.compute(Op::Convert(sum), scalar.x(1));
-            }
-            s.store(y, i, sum);
-        },
-        |_| {},
-    );
-    s.finish()
-}
 
 fn profiles() -> Vec<Profile> {
     profile::of(profile::Target::SpirV)
@@ -207,7 +25,11 @@ fn validate(kernel: &Kernel) -> Vec<String> {
             let words = emit(kernel, profile).expect("the kernel lowers");
             let text = disassemble(&words);
             if let Err(message) = spirv_val(&words) {
-                panic!("{} for {}: {message}\n{text}", kernel.full_name(), profile.name);
+                panic!(
+                    "{} for {}: {message}\n{text}",
+                    kernel.full_name(),
+                    profile.name
+                );
             }
             text
         })
@@ -243,7 +65,11 @@ fn spirv_val(words: &[u32]) -> Result<(), String> {
 #[test]
 fn axpy_is_valid_and_readable() {
     let texts = validate(&axpy(Scalar::F32));
-    assert!(texts[0].contains("; kernel axpy-f32, profile vulkan1.3"), "{}", texts[0]);
+    assert!(
+        texts[0].contains("; kernel axpy-f32, profile vulkan1.3"),
+        "{}",
+        texts[0]
+    );
     assert!(texts[0].contains("%sum = OpFAdd %f32"), "{}", texts[0]);
     assert!(texts[0].contains("; NoContraction"), "{}", texts[0]);
     validate(&axpy(Scalar::F16));
@@ -298,4 +124,163 @@ fn control_flow_is_structured() {
     let texts = validate(&s.finish());
     // The end is not bounded, so a wrapped index must end the loop.
     assert!(texts[0].contains("OpSelect %u32"), "{}", texts[0]);
+}
+
+/// Every kind of memory, vector width and exchange in one module.
+#[test]
+fn memory_and_exchanges_are_valid() {
+    let mut s = Sketch::new("everything", 48);
+    let bytes = s.tensor("bytes", Scalar::U8, Access::ReadWrite);
+    let halves = s.tensor("halves", Scalar::F16, Access::ReadWrite);
+    let floats = s.tensor("floats", Scalar::F32, Access::ReadWrite);
+    let longs = s.tensor("longs", Scalar::U64, Access::ReadWrite);
+    let shared = s.array("tile", Scalar::F32, 48, Space::Shared);
+    let private = s.array("mine", Scalar::U16, 4, Space::Private);
+    let i = s.builtin(BuiltinOp::LocalIndex);
+    let one = s.u32(1);
+    let a = s.load(bytes, i, Scalar::U8.x(8));
+    let wide = s.compute(Op::Convert(a), Scalar::F32.x(8));
+    let narrow = s.compute(Op::Convert(wide), Scalar::F16.x(8));
+    s.store(halves, i, narrow);
+    let h = s.load(halves, i, Scalar::F16.x(2));
+    let words = s.compute(Op::Bitcast(h), Type::U32);
+    let back = s.compute(Op::Bitcast(words), Scalar::U8.x(4));
+    s.store(bytes, i, back);
+    let eight = s.compute(Op::Bitcast(a), Type::U64);
+    s.store(longs, i, eight);
+    let again = s.compute(Op::Bitcast(eight), Scalar::U8.x(8));
+    let lane = s.compute(Op::Extract(again, 6), Scalar::U8.x(1));
+    let again = s.compute(Op::Insert(again, 7, lane), Scalar::U8.x(8));
+    s.store(bytes, i, again);
+    let f = s.load(floats, i, Scalar::F32.x(4));
+    let product = s.binary(BinaryOp::Mul, f, f);
+    let fused = s.compute(Op::Fma(f, product, f), Scalar::F32.x(4));
+    let lane = s.compute(Op::Extract(fused, 2), Type::F32);
+    s.store_array(shared, i, lane);
+    s.push(Stmt::Barrier(
+        BarrierScope::Workgroup,
+        BarrierMemory::SharedAndGlobal,
+    ));
+    let four = s.load_array(shared, i, Scalar::F32.x(4));
+    let largest = s.binary(BinaryOp::MaxNan, four, fused);
+    s.store(floats, i, largest);
+    let short = s.compute(Op::Convert(i), Scalar::U16.x(1));
+    s.store_array(private, one, short);
+    let value = Some(lane);
+    let adds = [Place::Array(shared), Place::Flat(floats)];
+    for place in adds {
+        let wide = matches!(place, Place::Flat(_));
+        let index = if wide {
+            s.compute(Op::Convert(i), Type::U64)
+        } else {
+            i
+        };
+        s.effect(Type::F32, |result| Stmt::Atomic {
+            result,
+            op: AtomicOp::Add,
+            place,
+            indices: vec![index],
+            value,
+            compare: None,
+        });
+    }
+    let index = s.compute(Op::Convert(i), Type::U64);
+    s.effect(Type::U64, |result| Stmt::Atomic {
+        result,
+        op: AtomicOp::CompareExchange,
+        place: Place::Flat(longs),
+        indices: vec![index],
+        value: Some(eight),
+        compare: Some(index),
+    });
+    for op in [
+        SubgroupOp::ShuffleXor,
+        SubgroupOp::ShuffleDown,
+        SubgroupOp::Broadcast,
+    ] {
+        s.effect(Type::F32, |result| Stmt::Subgroup {
+            result,
+            op,
+            reduce: None,
+            value: lane,
+            argument: Some(one),
+        });
+    }
+    let even = s.compare(CompareOp::Eq, i, one);
+    let mask = s.effect(Type::U64, |result| Stmt::Subgroup {
+        result,
+        op: SubgroupOp::Ballot,
+        reduce: None,
+        value: even,
+        argument: None,
+    });
+    let ones = s.unary(UnaryOp::CountOnes, mask);
+    let checked = s.effect(Type::U32, |result| Stmt::CheckIndex {
+        result,
+        index: ones,
+        bound: one,
+    });
+    let high = s.binary(BinaryOp::MulHigh, mask, eight);
+    s.store(longs, checked, high);
+    validate(&s.finish());
+}
+
+/// Every pure operator on every type that it has.
+#[test]
+fn every_operator_is_valid() {
+    for scalar in Scalar::ALL {
+        if matches!(scalar, Scalar::BF16 | Scalar::F64) || !(scalar.is_int() || scalar.is_float()) {
+            continue;
+        }
+        for lanes in [1, 2, 4, 8] {
+            let mut s = Sketch::new("operators", 64);
+            let x = s.tensor("x", scalar, Access::ReadWrite);
+            let i = s.builtin(BuiltinOp::LocalIndex);
+            let v = s.load(x, i, scalar.x(lanes));
+            for &op in UnaryOp::ALL {
+                let float_only = !matches!(
+                    op,
+                    UnaryOp::Neg
+                        | UnaryOp::Not
+                        | UnaryOp::Abs
+                        | UnaryOp::CountOnes
+                        | UnaryOp::LeadingZeros
+                        | UnaryOp::TrailingZeros
+                        | UnaryOp::ReverseBits
+                );
+                let both = matches!(op, UnaryOp::Neg | UnaryOp::Abs);
+                if both || float_only == scalar.is_float() {
+                    s.unary(op, v);
+                }
+            }
+            for &op in BinaryOp::ALL {
+                let float_only = matches!(op, BinaryOp::MinNan | BinaryOp::MaxNan | BinaryOp::Pow);
+                let int_only = matches!(
+                    op,
+                    BinaryOp::Rem
+                        | BinaryOp::And
+                        | BinaryOp::Or
+                        | BinaryOp::Xor
+                        | BinaryOp::Shl
+                        | BinaryOp::Shr
+                        | BinaryOp::MulHigh
+                );
+                if (float_only && !scalar.is_float()) || (int_only && scalar.is_float()) {
+                    continue;
+                }
+                s.binary(op, v, v);
+            }
+            for &op in CompareOp::ALL {
+                let mask = s.compare(op, v, v);
+                s.compute(Op::Select(mask, v, v), scalar.x(lanes));
+            }
+            for to in Scalar::ALL {
+                if to != Scalar::BF16 && (to.is_int() || to.is_float()) && to != Scalar::F64 {
+                    s.compute(Op::Convert(v), to.x(lanes));
+                }
+            }
+            s.store(x, i, v);
+            validate(&s.finish());
+        }
+    }
 }

@@ -18,12 +18,23 @@ use rspirv::spirv::{Op, Word};
 pub(super) fn contract_header(kernel: &Kernel, profile: &str) -> Vec<String> {
     let mut lines = vec![format!("kernel {}, profile {profile}", kernel.full_name())];
     lines.extend(kernel.doc.lines().map(|l| format!("  {}", l.trim())));
-    let grid: Vec<String> =
-        kernel.contract.grid.iter().map(|e| e.display(kernel).to_string()).collect();
+    let grid: Vec<String> = kernel
+        .contract
+        .grid
+        .iter()
+        .map(|e| e.display(kernel).to_string())
+        .collect();
     let [x, y, z] = kernel.contract.workgroup;
-    lines.push(format!("grid [{}], workgroup [{x}, {y}, {z}]", grid.join(", ")));
-    let facts: Vec<String> =
-        kernel.contract.requires.iter().map(|f: &Fact| f.display(kernel).to_string()).collect();
+    lines.push(format!(
+        "grid [{}], workgroup [{x}, {y}, {z}]",
+        grid.join(", ")
+    ));
+    let facts: Vec<String> = kernel
+        .contract
+        .requires
+        .iter()
+        .map(|f: &Fact| f.display(kernel).to_string())
+        .collect();
     if !facts.is_empty() {
         lines.push(format!("requires {}", facts.join(", ")));
     }
@@ -31,8 +42,11 @@ pub(super) fn contract_header(kernel: &Kernel, profile: &str) -> Vec<String> {
         lines.push(match &param.kind {
             ParamKind::Scalar(scalar) => format!("{}: {scalar}", param.name),
             ParamKind::Tensor(tensor) => {
-                let shape: Vec<String> =
-                    tensor.shape.iter().map(|e| e.display(kernel).to_string()).collect();
+                let shape: Vec<String> = tensor
+                    .shape
+                    .iter()
+                    .map(|e| e.display(kernel).to_string())
+                    .collect();
                 let reference = match tensor.access {
                     Access::Read => "&",
                     Access::ReadWrite => "&mut ",
@@ -115,7 +129,13 @@ impl Printer {
         }
         let clean: String = wanted
             .chars()
-            .map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' })
+            .map(|c| {
+                if c.is_ascii_alphanumeric() || c == '_' {
+                    c
+                } else {
+                    '_'
+                }
+            })
             .collect();
         let mut name = clean.clone();
         let mut n = 1;
@@ -164,22 +184,27 @@ impl Printer {
 
     /// A constant's value: decimal integers, floats where they are short, else bits.
     fn number(&self, ty: Word, value: u64) -> String {
-        let class = self.types.get(&ty).map(|t| (t.class.opcode, t.operands.first()));
+        let class = self
+            .types
+            .get(&ty)
+            .map(|t| (t.class.opcode, t.operands.first()));
         let float = match class {
             Some((Op::TypeFloat, Some(Operand::LiteralBit32(32)))) => {
                 f64::from(f32::from_bits(value as u32))
             }
             Some((Op::TypeFloat, Some(Operand::LiteralBit32(64)))) => f64::from_bits(value),
-            Some((Op::TypeFloat, _)) => {
-                f64::from(half::f16::from_bits(value as u16).to_f32())
-            }
+            Some((Op::TypeFloat, _)) => f64::from(half::f16::from_bits(value as u16).to_f32()),
             _ => return value.to_string(),
         };
         let text = match class {
             Some((_, Some(Operand::LiteralBit32(64)))) => format!("{float}"),
             _ => format!("{}", float as f32),
         };
-        if text.len() <= 12 { text.replace('-', "n").replace('.', "p") } else { format!("{value:x}") }
+        if text.len() <= 12 {
+            text.replace('-', "n").replace('.', "p")
+        } else {
+            format!("{value:x}")
+        }
     }
 
     fn name_of(&mut self, id: Word) -> String {

@@ -11,12 +11,7 @@ use crate::error::LowerError;
 
 impl Emitter<'_> {
     /// Computes an operation where its `let` stands.
-    pub(super) fn compute(
-        &mut self,
-        value: Value,
-        op: &Op,
-        ty: Type,
-    ) -> Result<Parts, LowerError> {
+    pub(super) fn compute(&mut self, value: Value, op: &Op, ty: Type) -> Result<Parts, LowerError> {
         match op {
             Op::Unary(op, a) => self.unary(*op, *a, ty),
             Op::Binary(op, a, b) => self.binary(*op, *a, *b, ty),
@@ -40,7 +35,10 @@ impl Emitter<'_> {
                 Ok(self.gather(ty, &vec![id; usize::from(ty.lanes)]))
             }
             Op::Vector(lanes) => {
-                let ids = lanes.iter().map(|&v| self.single(v)).collect::<Result<Vec<_>, _>>()?;
+                let ids = lanes
+                    .iter()
+                    .map(|&v| self.single(v))
+                    .collect::<Result<Vec<_>, _>>()?;
                 if ids.len() != usize::from(ty.lanes) {
                     return self.not_legalised(format!("a {ty} of {} scalars", ids.len()));
                 }
@@ -55,7 +53,11 @@ impl Emitter<'_> {
                 let lane = u32::from(*lane).min(u32::from(from.lanes) - 1);
                 let scalar = self.scalar_type(from.scalar);
                 let part = parts.ids[(lane / part_lanes(from)) as usize];
-                Ok(Parts::one(self.b.extract(scalar, part, lane % part_lanes(from))))
+                Ok(Parts::one(self.b.extract(
+                    scalar,
+                    part,
+                    lane % part_lanes(from),
+                )))
             }
             Op::Insert(a, lane, scalar) => {
                 let mut parts = self.value(*a)?;
@@ -130,9 +132,7 @@ impl Emitter<'_> {
                 Ok(self.b.op(Spv::SNegate, part, &[id]))
             }
             (UnaryOp::Not, Class::Bool) => Ok(self.b.op(Spv::LogicalNot, part, &[id])),
-            (UnaryOp::Not, Class::Signed | Class::Unsigned) => {
-                Ok(self.b.op(Spv::Not, part, &[id]))
-            }
+            (UnaryOp::Not, Class::Signed | Class::Unsigned) => Ok(self.b.op(Spv::Not, part, &[id])),
             (UnaryOp::Abs, Class::Float) if is_ieee(from.scalar) => {
                 Ok(self.b.glsl(Glsl::FAbs, part, &[id]))
             }
@@ -145,9 +145,7 @@ impl Emitter<'_> {
                 Ok(self.b.op(Spv::Select, part, &[negative, negated, id]))
             }
             (UnaryOp::IsNan, Class::Float) => Ok(self.magnitude_test(id, from, Spv::UGreaterThan)),
-            (UnaryOp::IsFinite, Class::Float) => {
-                Ok(self.magnitude_test(id, from, Spv::ULessThan))
-            }
+            (UnaryOp::IsFinite, Class::Float) => Ok(self.magnitude_test(id, from, Spv::ULessThan)),
             (
                 UnaryOp::CountOnes
                 | UnaryOp::LeadingZeros
@@ -187,7 +185,11 @@ impl Emitter<'_> {
         };
         let mask = (1u64 << (ty.scalar.bits() - 1)) - 1;
         let int_type = self.part_type(int);
-        let bits = if is_ieee(ty.scalar) { self.b.op(Spv::Bitcast, int_type, &[id]) } else { id };
+        let bits = if is_ieee(ty.scalar) {
+            self.b.op(Spv::Bitcast, int_type, &[id])
+        } else {
+            id
+        };
         let (mask, infinity) = (self.int_lanes(int, mask), self.int_lanes(int, infinity));
         let magnitude = self.b.op(Spv::BitwiseAnd, int_type, &[bits, mask]);
         let bools = self.bool_type(ty);
@@ -199,15 +201,11 @@ impl Emitter<'_> {
         self.part_type(ty.with_scalar(Scalar::Bool))
     }
 
-    fn binary(
-        &mut self,
-        op: BinaryOp,
-        a: Value,
-        b: Value,
-        ty: Type,
-    ) -> Result<Parts, LowerError> {
+    fn binary(&mut self, op: BinaryOp, a: Value, b: Value, ty: Type) -> Result<Parts, LowerError> {
         let operands = [self.value(a)?, self.value(b)?];
-        self.parts(ty, &operands, |e, ids| e.binary_part(op, ids[0], ids[1], ty))
+        self.parts(ty, &operands, |e, ids| {
+            e.binary_part(op, ids[0], ids[1], ty)
+        })
     }
 
     pub(super) fn binary_part(
@@ -261,7 +259,11 @@ impl Emitter<'_> {
                     B::Shr if signed => Some(Spv::ShiftRightArithmetic),
                     B::Shr => Some(Spv::ShiftRightLogical),
                     B::Min | B::Max => {
-                        let less = if signed { Spv::SLessThan } else { Spv::ULessThan };
+                        let less = if signed {
+                            Spv::SLessThan
+                        } else {
+                            Spv::ULessThan
+                        };
                         let bools = self.bool_type(ty);
                         let smaller = self.b.op(less, bools, &[a, b]);
                         let (x, y) = if op == B::Min { (a, b) } else { (b, a) };
@@ -292,7 +294,9 @@ impl Emitter<'_> {
         let sign = self.int_lanes(int, u64::from(ty.scalar.bits() - 1));
         let [x, y] = [a, b].map(|id| {
             let bits = self.b.op(Spv::Bitcast, int_type, &[id]);
-            let fill = self.b.op(Spv::ShiftRightArithmetic, int_type, &[bits, sign]);
+            let fill = self
+                .b
+                .op(Spv::ShiftRightArithmetic, int_type, &[bits, sign]);
             let mirror = self.b.op(Spv::BitwiseAnd, int_type, &[fill, low]);
             self.b.op(Spv::BitwiseXor, int_type, &[bits, mirror])
         });
@@ -431,8 +435,10 @@ impl Emitter<'_> {
         if from.scalar == Scalar::Bool || to.scalar == Scalar::Bool {
             let scalars = self.scatter(from, parts);
             let memory = self.scalar_type(from.scalar);
-            let cast: Vec<Word> =
-                scalars.iter().map(|&s| self.from_memory(s, memory, to.scalar)).collect();
+            let cast: Vec<Word> = scalars
+                .iter()
+                .map(|&s| self.from_memory(s, memory, to.scalar))
+                .collect();
             if from.scalar.bytes() != to.scalar.bytes() {
                 return self.not_legalised(format!("a bit cast of {from} to {to}"));
             }
@@ -452,9 +458,17 @@ impl Emitter<'_> {
         let vector = self.b.type_vector(word, per_part);
         let mut all = Vec::new();
         for &id in parts.ids() {
-            let id = if source == vector { id } else { self.b.op(Spv::Bitcast, vector, &[id]) };
+            let id = if source == vector {
+                id
+            } else {
+                self.b.op(Spv::Bitcast, vector, &[id])
+            };
             for lane in 0..per_part {
-                all.push(if per_part == 1 { id } else { self.b.extract(word, id, lane) });
+                all.push(if per_part == 1 {
+                    id
+                } else {
+                    self.b.extract(word, id, lane)
+                });
             }
         }
         let per_part = all.len() / n_parts(to);
@@ -465,7 +479,11 @@ impl Emitter<'_> {
                 [id] => *id,
                 _ => self.b.op(Spv::CompositeConstruct, vector, chunk),
             };
-            ids.push(if target == vector { id } else { self.b.op(Spv::Bitcast, target, &[id]) });
+            ids.push(if target == vector {
+                id
+            } else {
+                self.b.op(Spv::Bitcast, target, &[id])
+            });
         }
         Ok(Parts::from_slice(&ids))
     }
