@@ -43,6 +43,7 @@ pub mod op;
 pub mod registry;
 pub mod testing;
 pub mod types;
+pub mod verify;
 mod walk;
 
 pub use contract::{Contract, Expr, ExprOp, Fact, Feature};
