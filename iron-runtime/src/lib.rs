@@ -22,6 +22,7 @@ mod open;
 pub mod receipt;
 pub mod reference;
 mod tensor;
+pub mod vulkan;
 
 pub use device::{Backend, Device, DeviceError, Graph, Pipeline, RecordedLaunch};
 pub use launch::{find, launch, launch_by_name, launch_kernel, pipeline_of, record, submit};

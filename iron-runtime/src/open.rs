@@ -9,9 +9,9 @@ pub fn open(backend: Backend) -> Result<Arc<dyn Device>, DeviceError> {
     match backend {
         Backend::Host => Ok(Arc::new(crate::host::HostDevice::new())),
         Backend::Reference => Ok(Arc::new(crate::reference::ReferenceDevice::new())),
+        Backend::Vulkan => Ok(crate::vulkan::VulkanDevice::open()?),
 
         Backend::Cpu
-        | Backend::Vulkan
         | Backend::Cuda
         | Backend::Hip
         | Backend::Metal => Err(DeviceError::Missing {
