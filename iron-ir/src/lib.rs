@@ -40,6 +40,7 @@ pub mod lang;
 pub mod launch;
 pub mod layout;
 pub mod op;
+pub mod print;
 pub mod registry;
 pub mod testing;
 pub mod types;
@@ -56,4 +57,5 @@ pub use types::{Class, Scalar, Type};
 /// What a kernel's file imports: the types, traits and functions of the kernel language.
 pub mod prelude {
     pub use crate::lang::*;
+    pub use iron_macros::{bench_kernel, device_fn, device_struct, kernel, test_kernel};
 }

@@ -27,7 +27,7 @@ pub struct InstanceEntry {
     /// The value of each const parameter: `("HEAD_DIM", 64)`.
     pub consts: &'static [(&'static str, i64)],
     /// Builds the IR.
-    pub build: fn() -> Kernel,
+    pub build: fn() -> Result<Kernel, crate::build::BuildError>,
     /// Runs one thread of the author's body natively; see [`crate::host`].
     pub host: crate::host::HostBody,
 }

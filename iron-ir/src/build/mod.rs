@@ -1,7 +1,99 @@
-//! The builder: turns the syntax tree that `#[kernel]` encodes into a [`crate::Kernel`].
+//! The builder: turns the syntax tree that `#[kernel]` encodes into a [`Kernel`].
+//!
+//! It is an interpreter whose values are handles of the kernel under construction: evaluating
+//! `a + b` appends an addition. Types of operations follow from their operands; what only
+//! rustc's inference knows comes through the unit's tables ([`Unit`]). Control flow is
+//! structured as the IR is; `return` from inlined functions and labelled exits become flags
+//! and single-trip loops ([`control`]).
 
+mod arithmetic;
+mod binding;
+mod contract;
+mod control;
+mod error;
+mod expression;
+mod functions;
+mod interpreter;
+mod iteration;
+mod memory;
+mod methods;
 mod shape;
 mod slot;
+mod tiles;
+#[path = "../../../iron-macros/src/tree.rs"]
+#[allow(
+    dead_code,
+    missing_docs,
+    reason = "shared with iron-macros, which writes what this crate reads"
+)]
+mod tree;
+mod unit;
+mod value;
 
+pub use error::{BuildError, BuildFault};
 pub use shape::{KernelConst, KernelType, LiteralType, TypeShape};
 pub use slot::Slot;
+pub use unit::{Call, ConstantValue, Source, Unit};
+
+use crate::kernel::Kernel;
+use crate::launch::{Argument, LaunchRequest};
+
+/// Builds the IR of a kernel's instance from its unit, which `#[kernel]` describes.
+pub fn build(unit: Option<Unit>, instance: &'static str) -> Result<Kernel, BuildError> {
+    match unit {
+        Some(unit) => interpreter::build(unit, instance),
+        None => Err(BuildError::unlocated(BuildFault::Malformed)),
+    }
+}
+
+/// The name of a type in an instance's name.
+pub fn instance_type<T: KernelType>() -> String {
+    match T::SHAPE {
+        TypeShape::Value(ty) => ty.to_string(),
+        TypeShape::Struct(name, _) | TypeShape::Opaque(name) => name.to_string(),
+        TypeShape::Array(..) | TypeShape::Tuple(_) => std::any::type_name::<T>().to_string(),
+    }
+}
+
+/// The request that a typed launcher makes. `module` is the launcher's own, inside the module
+/// of the kernel's name.
+pub fn launch_request(
+    kernel: &'static str,
+    module: &'static str,
+    instance: &[String],
+    arguments: Vec<Argument>,
+) -> LaunchRequest {
+    let outer = module.strip_suffix(kernel).and_then(|m| m.strip_suffix("::"));
+    LaunchRequest {
+        kernel,
+        module: outer.unwrap_or(module),
+        instance: instance.join("-"),
+        arguments,
+    }
+}
+
+/// A scalar argument of a typed launcher.
+pub fn scalar_argument<T: KernelConst>(value: T) -> Argument {
+    let mut constants = Vec::new();
+    value.constants(&mut constants);
+    Argument::Scalar(constants.first().copied().unwrap_or(crate::op::Const {
+        scalar: crate::types::Scalar::U32,
+        bits: 0,
+    }))
+}
+
+/// A type that has the operator `%` in kernels: an integer.
+#[diagnostic::on_unimplemented(
+    message = "`%` of `{Self}` is not part of the kernel language",
+    label = "integers only",
+    note = "for floats write `a - b * (a / b).trunc()`, and mind its rounding"
+)]
+pub trait Remainder {}
+
+impl<T: crate::lang::Int> Remainder for T {}
+
+/// Passes an operand of `%` through, so that rustc refuses floats at the author's token.
+#[inline(always)]
+pub fn remainder_operand<T: Remainder>(value: T) -> T {
+    value
+}

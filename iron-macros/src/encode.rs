@@ -1,0 +1,715 @@
+//! Encodes statements and expressions, and puts slots into the typed copy on the way.
+
+use proc_macro2::{Ident, Span};
+use quote::{ToTokens, quote, quote_spanned};
+use syn::punctuated::Punctuated;
+use syn::spanned::Spanned;
+use syn::{BinOp, Expr, Item, Lit, Member, Pat, Path, PathArguments, RangeLimits, Stmt, Token, UnOp};
+
+use crate::names::{self, Literals};
+use crate::tree::{self, ExprKind, FieldValue, LiteralTy, Ty};
+use crate::unit::{PRIMITIVES, Unit, at};
+
+/// How an unsuffixed literal in a position gets its type.
+#[derive(Clone)]
+enum Want {
+    Slot,
+    Beside,
+    Given(Ty),
+}
+
+impl Unit {
+    /// A block, in a scope of its own.
+    pub fn block(&mut self, block: &mut syn::Block) -> tree::Block {
+        self.scoped(|unit| unit.statements(&mut block.stmts))
+    }
+
+    fn statements(&mut self, statements: &mut Vec<Stmt>) -> tree::Block {
+        let mut encoded = tree::Block { stmts: Vec::new(), value: None };
+        let count = statements.len();
+        let mut hoisted = Vec::new();
+        for (index, statement) in statements.iter_mut().enumerate() {
+            match statement {
+                Stmt::Local(local) => {
+                    if let Some(stmt) = self.local(local) {
+                        encoded.stmts.push(stmt);
+                    }
+                }
+                Stmt::Expr(expression, semicolon) => {
+                    let is_value = semicolon.is_none() && index + 1 == count;
+                    let value = self.expr(expression);
+                    if is_value {
+                        encoded.value = Some(value);
+                    } else {
+                        encoded.stmts.push(tree::Stmt::Expr { value });
+                    }
+                }
+                Stmt::Item(Item::Const(item)) => {
+                    self.items.push(Item::Const(item.clone()));
+                    hoisted.push(index);
+                }
+                Stmt::Item(Item::Use(item)) => {
+                    self.items.push(Item::Use(item.clone()));
+                    hoisted.push(index);
+                }
+                Stmt::Item(item) => {
+                    self.error(item, "only `const` and `use` may be declared inside a kernel; move this item out");
+                }
+                Stmt::Macro(call) => self.macro_call(&call.mac),
+            }
+        }
+        for index in hoisted.into_iter().rev() {
+            statements.remove(index);
+        }
+        encoded
+    }
+
+    fn local(&mut self, local: &mut syn::Local) -> Option<tree::Stmt> {
+        let at = at(local.let_token.span);
+        let Some(init) = &mut local.init else {
+            self.error(
+                &local.pat,
+                "give the variable a value where it is declared: `let x = if … { … } else { … };`",
+            );
+            self.pattern(&local.pat);
+            return None;
+        };
+        if let Some((token, _)) = &init.diverge {
+            self.error(token, "`let … else` is not part of the kernel language; use `if` or `match`");
+        }
+        let declared = match &local.pat {
+            Pat::Type(typed) => Some(&*typed.ty),
+            _ => None,
+        };
+        let value = match declared {
+            Some(ty) if is_bare_literal(&init.expr) => {
+                let ty = self.ty(ty);
+                self.expr_wanted(&mut init.expr, &Want::Given(ty))
+            }
+            Some(ty) if is_untyped_conversion(&init.expr) => {
+                let ty = self.ty(ty);
+                self.conversion(&mut init.expr, ty)
+            }
+            _ => self.expr(&mut init.expr),
+        };
+        let pattern = self.pattern(&local.pat);
+        Some(tree::Stmt::Let { pattern, value, at })
+    }
+
+    /// `x.to()` under `let y: T`, whose type the declaration gives.
+    fn conversion(&mut self, expression: &mut Expr, ty: Ty) -> tree::Expr {
+        let at = at(expression.span());
+        match expression {
+            Expr::MethodCall(call) => {
+                let receiver = self.expr(&mut call.receiver);
+                let name = call.method.to_string();
+                let kind = ExprKind::Method { receiver, name, types: vec![ty], arguments: Vec::new() };
+                tree::Expr { at, kind: Box::new(kind) }
+            }
+            other => self.expr(other),
+        }
+    }
+
+    /// An expression whose literals take slots.
+    pub fn expr(&mut self, expression: &mut Expr) -> tree::Expr {
+        self.expr_wanted(expression, &Want::Slot)
+    }
+
+    fn beside(&mut self, expression: &mut Expr) -> tree::Expr {
+        self.expr_wanted(expression, &Want::Beside)
+    }
+
+    fn expr_wanted(&mut self, expression: &mut Expr, want: &Want) -> tree::Expr {
+        let mut place = at(own_span(expression));
+        let kind = match expression {
+            Expr::Paren(inner) => return self.expr_wanted(&mut inner.expr, want),
+            Expr::Group(inner) => return self.expr_wanted(&mut inner.expr, want),
+            Expr::Lit(_) => self.literal(expression, want),
+            Expr::Path(path) => match (&path.qself, path.path.get_ident()) {
+                (None, Some(name)) if self.is_local(&name.to_string()) => {
+                    ExprKind::Name { name: name.to_string() }
+                }
+                _ => ExprKind::Const { index: self.constant(path.to_token_stream()) },
+            },
+            Expr::Binary(_) => {
+                let Expr::Binary(binary) = expression else { unreachable!("matched above") };
+                place = at(binary.op.span());
+                self.binary(binary)
+            }
+            Expr::Unary(unary) => match unary.op {
+                UnOp::Neg(_) => ExprKind::Neg { operand: self.expr_wanted(&mut unary.expr, want) },
+                UnOp::Not(_) => ExprKind::Not { operand: self.expr_wanted(&mut unary.expr, want) },
+                UnOp::Deref(_) => ExprKind::Deref { operand: self.expr(&mut unary.expr) },
+                _ => self.refuse(&unary.op, "this operator is not part of the kernel language"),
+            },
+            Expr::Reference(reference) => ExprKind::Reference {
+                mutable: reference.mutability.is_some(),
+                operand: self.expr(&mut reference.expr),
+            },
+            Expr::Cast(cast) => {
+                if let Expr::Lit(literal) = &*cast.expr
+                    && matches!(literal.lit, Lit::Char(_) | Lit::Byte(_))
+                {
+                    self.error(literal, "characters do not exist in a kernel; write the number");
+                }
+                let ty = self.ty(&cast.ty);
+                ExprKind::Cast { operand: self.beside(&mut cast.expr), ty }
+            }
+            Expr::Assign(assign) => {
+                let value = self.beside(&mut assign.right);
+                ExprKind::Assign { place: self.expr(&mut assign.left), value }
+            }
+            Expr::Index(index) => {
+                let base = self.expr(&mut index.expr);
+                ExprKind::Index { base, index: self.index(&mut index.index) }
+            }
+            Expr::Field(field) => ExprKind::Field {
+                base: self.expr(&mut field.base),
+                name: member_name(&field.member),
+            },
+            Expr::Tuple(tuple) => ExprKind::Tuple { items: self.exprs(&mut tuple.elems) },
+            Expr::Array(array) => ExprKind::List { items: self.exprs(&mut array.elems) },
+            Expr::Repeat(repeat) => {
+                let len = &repeat.len;
+                let count = self.constant(quote!({ let __count: usize = #len; __count }));
+                ExprKind::Repeat { value: self.expr(&mut repeat.expr), count }
+            }
+            Expr::Struct(structure) => {
+                let name = structure.path.to_token_stream().to_string();
+                let mut fields = Vec::new();
+                for field in &mut structure.fields {
+                    // `S { x }` and `S { x: x }` are one once the value is rewritten.
+                    let value = self.expr(&mut field.expr);
+                    if field.colon_token.is_none() {
+                        field.colon_token = Some(Token![:](field.member.span()));
+                    }
+                    fields.push(FieldValue { name: member_name(&field.member), value });
+                }
+                let rest = structure.rest.as_mut().map(|rest| self.expr(rest));
+                ExprKind::Struct { name, fields, rest }
+            }
+            Expr::Block(block) => ExprKind::Block {
+                label: block.label.as_ref().map(|label| label.name.ident.to_string()),
+                block: self.block(&mut block.block),
+            },
+            Expr::If(branch) => {
+                if let Expr::Let(condition) = &*branch.cond {
+                    self.error(
+                        condition.let_token,
+                        "`if let` is not part of the kernel language; use `match` on integers",
+                    );
+                }
+                ExprKind::If {
+                    condition: self.expr(&mut branch.cond),
+                    then_block: self.block(&mut branch.then_branch),
+                    else_value: branch.else_branch.as_mut().map(|(_, value)| self.expr(value)),
+                }
+            }
+            Expr::Match(branch) => {
+                let scrutinee = self.expr(&mut branch.expr);
+                let arms = branch.arms.iter_mut().map(|arm| self.arm(arm)).collect();
+                ExprKind::Match { scrutinee, arms }
+            }
+            Expr::While(repeat) => {
+                if let Expr::Let(condition) = &*repeat.cond {
+                    self.error(
+                        condition.let_token,
+                        "`while let` is not part of the kernel language; use `while` with a condition",
+                    );
+                }
+                ExprKind::While {
+                    label: repeat.label.as_ref().map(|label| label.name.ident.to_string()),
+                    condition: self.expr(&mut repeat.cond),
+                    body: self.block(&mut repeat.body),
+                }
+            }
+            Expr::Loop(repeat) => ExprKind::Loop {
+                label: repeat.label.as_ref().map(|label| label.name.ident.to_string()),
+                body: self.block(&mut repeat.body),
+            },
+            Expr::ForLoop(repeat) => {
+                let label = repeat.label.as_ref().map(|label| label.name.ident.to_string());
+                let iterator = self.expr(&mut repeat.expr);
+                self.scoped(|unit| ExprKind::For {
+                    label,
+                    pattern: unit.pattern(&repeat.pat),
+                    iterator,
+                    body: unit.block(&mut repeat.body),
+                })
+            }
+            Expr::Break(exit) => ExprKind::Break {
+                label: exit.label.as_ref().map(|label| label.ident.to_string()),
+                value: exit.expr.as_mut().map(|value| self.expr(value)),
+            },
+            Expr::Continue(exit) => ExprKind::Continue {
+                label: exit.label.as_ref().map(|label| label.ident.to_string()),
+            },
+            Expr::Return(exit) => ExprKind::Return {
+                value: exit.expr.as_mut().map(|value| self.expr(value)),
+            },
+            Expr::Range(range) => match (&mut range.start, &mut range.end) {
+                (Some(start), Some(end)) => {
+                    let (start, end) = self.pair(start, end, true);
+                    let inclusive = matches!(range.limits, RangeLimits::Closed(_));
+                    ExprKind::Range { start, end, inclusive }
+                }
+                _ => self.refuse(range, "a range in a kernel has both ends: `0..n`"),
+            },
+            Expr::Closure(closure) => self.closure(closure),
+            Expr::Call(_) => return self.call(expression),
+            Expr::MethodCall(_) => return self.method(expression),
+            Expr::Const(block) => ExprKind::Const { index: self.constant(block.to_token_stream()) },
+            Expr::Macro(call) => {
+                self.macro_call(&call.mac);
+                ExprKind::Tuple { items: Vec::new() }
+            }
+            Expr::Try(token) => self.refuse(
+                token.question_token,
+                "`?` is not part of the kernel language: a kernel has no `Result`; test with \
+                 `if`, and check a data-dependent index with `index_in(i, bound)`",
+            ),
+            Expr::Let(condition) => self.refuse(
+                condition.let_token,
+                "`let` in a condition is not part of the kernel language; use `match` on integers",
+            ),
+            Expr::Unsafe(block) => self.refuse(
+                block.unsafe_token,
+                "`unsafe` is not part of the kernel language; there is nothing that needs it",
+            ),
+            Expr::Async(block) => self.refuse(
+                block.async_token,
+                "`async` is not part of the kernel language",
+            ),
+            Expr::Await(wait) => self.refuse(
+                wait.await_token,
+                "`await` is not part of the kernel language; threads meet at `barrier()`",
+            ),
+            other => self.refuse(
+                other,
+                "this expression is not part of the kernel language; see its list of statements \
+                 and expressions",
+            ),
+        };
+        tree::Expr { at: place, kind: Box::new(kind) }
+    }
+
+    fn refuse(&mut self, tokens: impl ToTokens, message: &str) -> ExprKind {
+        self.error(tokens, message);
+        ExprKind::Tuple { items: Vec::new() }
+    }
+
+    fn exprs(&mut self, list: &mut Punctuated<Expr, Token![,]>) -> Vec<tree::Expr> {
+        list.iter_mut().map(|item| self.expr(item)).collect()
+    }
+
+    /// Two operands of one type: a bare literal takes the other's type.
+    fn pair(&mut self, lhs: &mut Expr, rhs: &mut Expr, same_type: bool) -> (tree::Expr, tree::Expr) {
+        match (is_bare_literal(lhs), is_bare_literal(rhs)) {
+            (true, false) if same_type => (self.beside(lhs), self.expr(rhs)),
+            (_, true) => (self.expr(lhs), self.beside(rhs)),
+            _ => (self.expr(lhs), self.expr(rhs)),
+        }
+    }
+
+    fn binary(&mut self, binary: &mut syn::ExprBinary) -> ExprKind {
+        let op = binary.op.to_token_stream().to_string();
+        let (lhs, rhs) = (&mut *binary.left, &mut *binary.right);
+        match binary.op {
+            BinOp::And(_) | BinOp::Or(_) => ExprKind::Lazy {
+                is_or: matches!(binary.op, BinOp::Or(_)),
+                lhs: self.expr(lhs),
+                rhs: self.expr(rhs),
+            },
+            BinOp::Shl(_) | BinOp::Shr(_) => {
+                let (lhs, rhs) = self.pair(lhs, rhs, false);
+                ExprKind::Binary { op, lhs, rhs }
+            }
+            BinOp::AddAssign(_)
+            | BinOp::SubAssign(_)
+            | BinOp::MulAssign(_)
+            | BinOp::DivAssign(_)
+            | BinOp::RemAssign(_)
+            | BinOp::BitXorAssign(_)
+            | BinOp::BitAndAssign(_)
+            | BinOp::BitOrAssign(_)
+            | BinOp::ShlAssign(_)
+            | BinOp::ShrAssign(_) => {
+                let value = self.beside(rhs);
+                if matches!(binary.op, BinOp::RemAssign(_)) {
+                    integer_only(rhs);
+                }
+                let op = op.trim_end_matches('=').trim().to_string();
+                ExprKind::AssignOp { op, place: self.expr(lhs), value }
+            }
+            _ => {
+                let operands = self.pair(lhs, rhs, true);
+                if matches!(binary.op, BinOp::Rem(_)) {
+                    integer_only(if is_bare_literal(lhs) { rhs } else { lhs });
+                }
+                ExprKind::Binary { op, lhs: operands.0, rhs: operands.1 }
+            }
+        }
+    }
+
+    fn literal(&mut self, expression: &mut Expr, want: &Want) -> ExprKind {
+        let Expr::Lit(literal) = expression else {
+            return ExprKind::Tuple { items: Vec::new() };
+        };
+        let (digits, suffix, is_float) = match &literal.lit {
+            Lit::Bool(value) => return ExprKind::Bool { value: value.value },
+            Lit::Int(int) => (int.base10_digits().to_string(), int.suffix().to_string(), false),
+            Lit::Float(float) => (float.base10_digits().to_string(), float.suffix().to_string(), true),
+            Lit::Str(_) | Lit::ByteStr(_) | Lit::CStr(_) => {
+                return self.refuse(&*literal, "strings do not exist in a kernel; its values are numbers");
+            }
+            Lit::Char(_) | Lit::Byte(_) => {
+                return self.refuse(&*literal, "characters do not exist in a kernel; write the number");
+            }
+            other => {
+                return self.refuse(other, "only numbers and `bool` have literals in a kernel");
+            }
+        };
+        let ty = if !suffix.is_empty() {
+            if !PRIMITIVES.contains(&suffix.as_str()) {
+                self.error(
+                    &*literal,
+                    format!("`{suffix}` is no type of kernel literals; integers are at most 64 bits wide"),
+                );
+            }
+            LiteralTy::Given { ty: Ty::Known { name: suffix.clone() } }
+        } else {
+            match want {
+                Want::Beside => LiteralTy::Beside {},
+                Want::Given(ty) => LiteralTy::Given { ty: ty.clone() },
+                Want::Slot => {
+                    let (slot, ty) = self.slot();
+                    let span = literal.span().resolved_at(Span::mixed_site());
+                    *expression = Expr::Verbatim(quote_spanned!(span=> #slot.literal(#literal)));
+                    LiteralTy::Given { ty }
+                }
+            }
+        };
+        if is_float || matches!(suffix.as_str(), "f32" | "f64") {
+            ExprKind::Float { digits, ty }
+        } else {
+            ExprKind::Int { digits, ty }
+        }
+    }
+
+    /// An index: `i`, `[r, c]`; its literals are the builder's to type.
+    fn index(&mut self, expression: &mut Expr) -> tree::Expr {
+        match expression {
+            Expr::Array(array) => {
+                let at = at(array.bracket_token.span.open());
+                let items = array.elems.iter_mut().map(|item| self.beside(item)).collect();
+                tree::Expr { at, kind: Box::new(ExprKind::List { items }) }
+            }
+            Expr::Range(range) => {
+                let kind = self.refuse(range, "slices do not exist in a kernel; index one element, or take `x.row(r)`");
+                tree::Expr { at: at(Span::call_site()), kind: Box::new(kind) }
+            }
+            other => self.beside(other),
+        }
+    }
+
+    fn arm(&mut self, arm: &mut syn::Arm) -> tree::Arm {
+        self.scoped(|unit| {
+            let (pattern, guard) = match &mut arm.pat {
+                Pat::Guard(guarded) => {
+                    (unit.pattern(&guarded.pat), Some(unit.expr(&mut guarded.guard)))
+                }
+                pattern => (unit.pattern(pattern), None),
+            };
+            tree::Arm { pattern, guard, body: unit.expr(&mut arm.body) }
+        })
+    }
+
+    fn closure(&mut self, closure: &mut syn::ExprClosure) -> ExprKind {
+        if let Some(token) = &closure.capture {
+            self.error(token, "remove `move`: a kernel's closures read the variables where they are called");
+        }
+        if let Some(token) = &closure.asyncness {
+            self.error(token, "`async` is not part of the kernel language");
+        }
+        self.scoped(|unit| ExprKind::Closure {
+            parameters: closure.inputs.iter().map(|input| unit.pattern(input)).collect(),
+            body: unit.expr(&mut closure.body),
+        })
+    }
+
+    fn call(&mut self, expression: &mut Expr) -> tree::Expr {
+        let place = at(own_span(expression));
+        let Expr::Call(call) = expression else { unreachable!("the caller matched a call") };
+        let Expr::Path(callee) = &*call.func else {
+            let kind = self.refuse(
+                &call.func,
+                "only device functions, functions of the language and closures bound by `let` can be called",
+            );
+            return tree::Expr { at: place, kind: Box::new(kind) };
+        };
+        let path = callee.path.clone();
+        let name = path.segments.last().map(|s| s.ident.to_string()).unwrap_or_default();
+        let owner = path.segments.iter().rev().nth(1).map(|s| s.ident.to_string());
+        let kind = if path.get_ident().is_some() && self.is_local(&name) {
+            ExprKind::Apply { name, arguments: self.exprs(&mut call.args) }
+        } else if let Some(owner) = owner.filter(|owner| is_type_name(owner)) {
+            self.associated(&path, &owner, &name, &mut call.args)
+        } else if path.segments.len() == 1 && names::find(names::FUNCTIONS, &name).is_some() {
+            self.intrinsic(&path, &name, &mut call.args)
+        } else if is_type_name(&name) {
+            let fields = call
+                .args
+                .iter_mut()
+                .enumerate()
+                .map(|(i, value)| FieldValue { name: i.to_string(), value: self.expr(value) })
+                .collect();
+            if matches!(name.as_str(), "Some" | "Ok" | "Err" | "Box") {
+                self.error(&path, "`Option`, `Result` and `Box` do not exist in a kernel; use a `bool` or a tuple");
+            }
+            ExprKind::Struct { name, fields, rest: None }
+        } else {
+            let slot = self.bare_slot();
+            let index = self.callee(&path, &slot);
+            let arguments = self.exprs(&mut call.args);
+            // `f::see(slot, f)` returns `f`, with its type parameters tied to the slot.
+            let owner = without_inferred(&path);
+            let span = path.span().resolved_at(Span::mixed_site());
+            let function = quote_spanned!(span=> #owner::see(#slot, #path));
+            *call.func = Expr::Verbatim(function);
+            ExprKind::Call { name, callee: index, arguments }
+        };
+        tree::Expr { at: place, kind: Box::new(kind) }
+    }
+
+    fn intrinsic(&mut self, path: &Path, name: &str, arguments: &mut Punctuated<Expr, Token![,]>) -> ExprKind {
+        let types = self.turbofish(path.segments.last().map(|s| &s.arguments));
+        if matches!(name, "shared" | "private" | "shared_tile" | "reg_tile") && types.is_empty() {
+            self.error(path, format!("write the element type: `{name}::<f32>(…)`"));
+        }
+        let literals = names::find(names::FUNCTIONS, name).map_or(Literals::Slot, |e| e.literals);
+        let arguments = arguments
+            .iter_mut()
+            .map(|argument| match literals {
+                Literals::Beside if !matches!(argument, Expr::Range(_)) => self.index(argument),
+                _ => self.expr(argument),
+            })
+            .collect();
+        ExprKind::Intrinsic { name: name.to_string(), types, arguments }
+    }
+
+    fn associated(
+        &mut self,
+        path: &Path,
+        owner: &str,
+        name: &str,
+        arguments: &mut Punctuated<Expr, Token![,]>,
+    ) -> ExprKind {
+        if !names::ASSOCIATED.contains(&name) {
+            let advice = match owner {
+                "Vec" | "String" | "Box" | "Rc" | "Arc" | "HashMap" => {
+                    "a kernel has no heap: use a fixed array `[x; N]` or `shared::<T>(N)`".to_string()
+                }
+                _ => format!("functions of types are: {}", names::ASSOCIATED.join(", ")),
+            };
+            self.error(path, format!("`{owner}::{name}` is not part of the kernel language; {advice}"));
+            return ExprKind::Tuple { items: Vec::new() };
+        }
+        let mut ty = path.clone();
+        ty.segments.pop();
+        ty.segments.pop_punct();
+        let ty = self.ty(&syn::Type::Path(syn::TypePath { attrs: Vec::new(), qself: None, path: ty }));
+        ExprKind::Associated { ty, name: name.to_string(), arguments: self.exprs(arguments) }
+    }
+
+    fn method(&mut self, expression: &mut Expr) -> tree::Expr {
+        let place = at(own_span(expression));
+        let mut conversion_slot = None;
+        let kind = {
+            let Expr::MethodCall(call) = expression else { unreachable!("the caller matched a call") };
+            let name = call.method.to_string();
+            let Some(entry) = names::find(names::METHODS, &name) else {
+                self.unknown_method(&call.method);
+                self.expr(&mut call.receiver);
+                let kind = ExprKind::Tuple { items: Vec::new() };
+                return tree::Expr { at: place, kind: Box::new(kind) };
+            };
+            let receiver = self.expr(&mut call.receiver);
+            let arguments = call.turbofish.as_ref().map(|t| PathArguments::AngleBracketed(t.clone()));
+            let mut types = self.turbofish(arguments.as_ref());
+            if matches!(name.as_str(), "to" | "bitcast") && types.is_empty() {
+                let (slot, ty) = self.slot();
+                conversion_slot = Some(slot);
+                types.push(ty);
+            }
+            let arguments = call
+                .args
+                .iter_mut()
+                .map(|argument| match entry.literals {
+                    Literals::Beside => self.index(argument),
+                    Literals::Slot => self.expr(argument),
+                })
+                .collect();
+            ExprKind::Method { receiver, name, types, arguments }
+        };
+        if let Some(slot) = conversion_slot {
+            let span = own_span(expression).resolved_at(Span::mixed_site());
+            *expression = Expr::Verbatim(quote_spanned!(span=> #slot.value(#expression)));
+        }
+        tree::Expr { at: place, kind: Box::new(kind) }
+    }
+
+    fn unknown_method(&mut self, method: &Ident) {
+        let name = method.to_string();
+        let advice = match name.as_str() {
+            "iter" | "iter_mut" | "into_iter" | "collect" | "fold" | "zip" | "enumerate" | "chunks" => {
+                "iterators do not exist in a kernel; write `for i in 0..n`".to_string()
+            }
+            "push" | "pop" | "insert" | "extend" => {
+                "a kernel has no heap: use a fixed array `[x; N]` or `shared::<T>(N)`".to_string()
+            }
+            "unwrap" | "expect" | "ok" | "map_err" => {
+                "`Option` and `Result` do not exist in a kernel".to_string()
+            }
+            "clone" | "to_owned" => "kernel values are copied; remove it".to_string(),
+            "sin_cos" => "write `(x.sin(), x.cos())`".to_string(),
+            "rem_euclid" => "write `((x % n) + n) % n`".to_string(),
+            "rev" => "count up and compute the index: `let i = n - 1 - k;`".to_string(),
+            "sqrtf" | "rsqrtf" => "write `sqrt` or `rsqrt`".to_string(),
+            "recip" => "write `1.0 / x`".to_string(),
+            "log" | "log10" => "use `ln` or `log2`".to_string(),
+            "round" => "use `round_ties_even`".to_string(),
+            "powi" => "use `powf`, or multiply".to_string(),
+            "exp_m1" => "write `x.exp() - 1.0`".to_string(),
+            "ln_1p" => "write `(1.0 + x).ln()`".to_string(),
+            _ => match nearest(&name) {
+                Some(known) => format!("did you mean `{known}`?"),
+                None => "methods of your own types are device functions here: `#[device_fn]`".to_string(),
+            },
+        };
+        self.error(method, format!("the method `{name}` is not part of the kernel language; {advice}"));
+    }
+
+    fn turbofish(&mut self, arguments: Option<&PathArguments>) -> Vec<Ty> {
+        let Some(PathArguments::AngleBracketed(arguments)) = arguments else {
+            return Vec::new();
+        };
+        let mut types = Vec::new();
+        for argument in &arguments.args {
+            match argument {
+                syn::GenericArgument::Type(ty) => types.push(self.ty(ty)),
+                other => self.error(other, "only types stand here in the kernel language"),
+            }
+        }
+        types
+    }
+
+    fn macro_call(&mut self, call: &syn::Macro) {
+        let name = call.path.segments.last().map(|s| s.ident.to_string()).unwrap_or_default();
+        let advice = match name.as_str() {
+            "vec" => "a kernel has no heap: use a fixed array `[x; N]`",
+            "assert" | "debug_assert" | "assert_eq" => {
+                "state it in the contract, `requires(…)`, or check an index with `index_in(i, bound)`"
+            }
+            "println" | "print" | "eprintln" | "dbg" => {
+                "write to a tensor instead, or print on the host with a test on the `host` backend"
+            }
+            "panic" | "unreachable" | "todo" | "unimplemented" => {
+                "a kernel cannot panic; give every path a value"
+            }
+            _ => "write its expansion, or a `#[device_fn]`",
+        };
+        self.error(call, format!("macros cannot be called in a kernel; {advice}"));
+    }
+}
+
+/// A number without a suffix, perhaps negated or in parentheses.
+pub fn is_bare_literal(expression: &Expr) -> bool {
+    match expression {
+        Expr::Lit(literal) => match &literal.lit {
+            Lit::Int(int) => int.suffix().is_empty(),
+            Lit::Float(float) => float.suffix().is_empty(),
+            _ => false,
+        },
+        Expr::Unary(unary) => !matches!(unary.op, UnOp::Deref(_)) && is_bare_literal(&unary.expr),
+        Expr::Paren(inner) => is_bare_literal(&inner.expr),
+        Expr::Group(inner) => is_bare_literal(&inner.expr),
+        _ => false,
+    }
+}
+
+fn is_untyped_conversion(expression: &Expr) -> bool {
+    matches!(expression, Expr::MethodCall(call)
+        if call.turbofish.is_none() && (call.method == "to" || call.method == "bitcast"))
+}
+
+/// Wraps an operand of `%` so that rustc refuses floats there.
+fn integer_only(operand: &mut Expr) {
+    let span = own_span(operand).resolved_at(Span::mixed_site());
+    *operand = Expr::Verbatim(quote_spanned!(span=> ::iron_ir::build::remainder_operand(#operand)));
+}
+
+/// `f::<T, _>` as a path to the type of the same name: what is inferred stays away.
+fn without_inferred(path: &Path) -> Path {
+    let mut path = path.clone();
+    if let Some(last) = path.segments.last_mut()
+        && let PathArguments::AngleBracketed(arguments) = &mut last.arguments
+    {
+        let kept = arguments
+            .args
+            .iter()
+            .filter(|a| !matches!(a, syn::GenericArgument::Type(syn::Type::Infer(_))))
+            .cloned();
+        arguments.args = kept.collect();
+    }
+    path
+}
+
+/// The token that an expression is known by: a call's name, a method's name.
+fn own_span(expression: &Expr) -> Span {
+    match expression {
+        Expr::MethodCall(call) => call.method.span(),
+        Expr::Call(call) => call.func.span(),
+        Expr::Index(index) => own_span(&index.expr),
+        Expr::Field(field) => own_span(&field.base),
+        Expr::Assign(assign) => own_span(&assign.left),
+        Expr::Cast(cast) => own_span(&cast.expr),
+        other => other.span(),
+    }
+}
+
+fn member_name(member: &Member) -> String {
+    match member {
+        Member::Named(name) => name.to_string(),
+        Member::Unnamed(index) => index.index.to_string(),
+    }
+}
+
+fn is_type_name(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_uppercase()) || PRIMITIVES.contains(&name)
+}
+
+/// The method whose name differs least, if one is near.
+fn nearest(name: &str) -> Option<&'static str> {
+    names::METHODS
+        .iter()
+        .flat_map(|list| list.iter())
+        .map(|entry| (edit_distance(name, entry.name), entry.name))
+        .min()
+        .filter(|(distance, known)| *distance <= 1 + known.len() / 4)
+        .map(|(_, known)| known)
+}
+
+fn edit_distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, left) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, right) in b.iter().enumerate() {
+            let substituted = diagonal + usize::from(left != *right);
+            diagonal = row[j + 1];
+            row[j + 1] = substituted.min(row[j] + 1).min(row[j + 1] + 1);
+        }
+    }
+    row[b.len()]
+}

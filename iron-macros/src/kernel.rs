@@ -1,0 +1,357 @@
+//! Expands `#[kernel]`.
+
+use proc_macro2::{Ident, TokenStream};
+use quote::{ToTokens, quote};
+use syn::{Attribute as SynAttribute, Expr, GenericParam, ItemFn, ReturnType};
+
+use crate::attribute::Attribute;
+use crate::formula::Names;
+use crate::signature::Signature;
+use crate::tree::{Function, Header, InPlace};
+use crate::unit::Unit;
+
+/// The expansion of `#[kernel(attribute)] item`.
+pub fn expand(attribute: TokenStream, item: TokenStream) -> TokenStream {
+    let mut function: ItemFn = match syn::parse2(item.clone()) {
+        Ok(function) => function,
+        Err(error) => {
+            let error = error.to_compile_error();
+            return quote!(#item #error);
+        }
+    };
+    let mut unit = Unit::default();
+    let attribute = match syn::parse2::<Attribute>(attribute) {
+        Ok(attribute) => Some(attribute),
+        Err(error) => {
+            unit.push_error(error);
+            None
+        }
+    };
+    check_signature(&mut unit, &function);
+    let instances = attribute.as_ref().map(|a| instances(&mut unit, a, &function)).unwrap_or_default();
+    unit.scoped(|unit| {
+        let consts = function.sig.generics.const_params().map(|p| p.ident.to_string()).collect();
+        let signature = unit.kernel_signature(function.sig.inputs.iter(), consts);
+        let header = attribute.map(|a| header(unit, a, &function.attrs, &signature));
+        let body = unit.block(&mut function.block);
+        let encoded = Function {
+            name: function.sig.ident.to_string(),
+            parameters: signature.parameters.clone(),
+            body,
+            header,
+        };
+        emit(unit, &function, &signature, &encoded, &instances)
+    })
+}
+
+/// One instance: its name and the value of each generic parameter.
+struct Instance {
+    name: TokenStream,
+    generics: Vec<TokenStream>,
+}
+
+fn check_signature(unit: &mut Unit, function: &ItemFn) {
+    let signature = &function.sig;
+    if let ReturnType::Type(_, ty) = &signature.output {
+        unit.error(ty, "a kernel returns nothing; write its results to `&mut Tensor` parameters");
+    }
+    let unsafe_token = match &signature.safety {
+        syn::Safety::Unsafe(token) => Some(token.to_token_stream()),
+        _ => None,
+    };
+    for (token, word) in [
+        (signature.asyncness.map(|t| t.to_token_stream()), "async"),
+        (unsafe_token, "unsafe"),
+        (signature.abi.as_ref().map(|t| t.to_token_stream()), "extern"),
+    ] {
+        if let Some(token) = token {
+            unit.error(token, format!("a kernel is not `{word}`"));
+        }
+    }
+    for parameter in &signature.generics.params {
+        match parameter {
+            GenericParam::Lifetime(lifetime) => {
+                unit.error(lifetime, "a kernel has no lifetime parameters; remove it");
+            }
+            GenericParam::Const(constant) => {
+                let ty = constant.ty.to_token_stream().to_string();
+                if !matches!(ty.as_str(), "u32" | "usize" | "i32" | "bool") {
+                    unit.error(&constant.ty, "a kernel's const parameter is u32, usize, i32 or bool");
+                }
+            }
+            GenericParam::Type(_) => {}
+        }
+    }
+}
+
+fn instances(unit: &mut Unit, attribute: &Attribute, function: &ItemFn) -> Vec<Instance> {
+    let mut all = vec![Instance { name: quote!(), generics: Vec::new() }];
+    let mut known = Vec::new();
+    for parameter in &function.sig.generics.params {
+        let (name, is_type) = match parameter {
+            GenericParam::Type(parameter) => (&parameter.ident, true),
+            GenericParam::Const(parameter) => (&parameter.ident, false),
+            GenericParam::Lifetime(_) => continue,
+        };
+        known.push(name.to_string());
+        let Some((_, values)) = attribute.instances.iter().find(|(listed, _)| listed == name) else {
+            let example = if is_type { "[f32, f16]" } else { "[64, 128]" };
+            unit.error(
+                name,
+                format!("list the values of `{name}` in the attribute: `instances({name} = {example})`"),
+            );
+            continue;
+        };
+        all = all
+            .iter()
+            .flat_map(|instance| values.iter().map(move |value| (instance, value)))
+            .map(|(instance, value)| {
+                let mut next = Instance {
+                    name: instance.name.clone(),
+                    generics: instance.generics.clone(),
+                };
+                next.generics.push(generic_argument(value, is_type));
+                next
+            })
+            .collect();
+    }
+    for (name, _) in &attribute.instances {
+        if !known.contains(&name.to_string()) {
+            unit.error(name, format!("the kernel has no generic parameter `{name}`"));
+        }
+    }
+    all
+}
+
+fn generic_argument(value: &Expr, is_type: bool) -> TokenStream {
+    match (is_type, value) {
+        (true, _) | (false, Expr::Lit(_)) => quote!(#value),
+        (false, _) => quote!({ #value }),
+    }
+}
+
+fn header(unit: &mut Unit, attribute: Attribute, attrs: &[SynAttribute], signature: &Signature) -> Header {
+    let names: &Names = &signature.names;
+    let grid = attribute.grid.iter().map(|e| unit.formula(e, names)).collect();
+    let fixed = Names { consts: names.consts.clone(), ..Names::default() };
+    let workgroup = attribute.workgroup.iter().map(|e| unit.formula(e, &fixed)).collect();
+    let mut requires = Vec::new();
+    for fact in &attribute.requires {
+        unit.requirements(fact, names, &mut requires);
+    }
+    let mut in_place = Vec::new();
+    for (first, second) in &attribute.in_place {
+        let first = position(unit, signature, first);
+        let second = position(unit, signature, second);
+        if let (Some(first), Some(second)) = (first, second) {
+            in_place.push(InPlace { first, second });
+        }
+    }
+    Header {
+        doc: first_paragraph(attrs),
+        dims: names.dims.clone(),
+        grid,
+        workgroup,
+        requires,
+        in_place,
+        contract_fma: attribute.contract_fma,
+        approximate: attribute.approximate,
+        cooperative: attribute.cooperative,
+        dependent: attribute.dependent,
+    }
+}
+
+fn position(unit: &mut Unit, signature: &Signature, name: &Ident) -> Option<u32> {
+    let found = signature.parameters.iter().position(|parameter| {
+        matches!(&parameter.pattern, crate::tree::Pattern::Name { name: known, .. } if name == known)
+            && matches!(&parameter.kind, crate::tree::ParameterKind::Tensor { .. })
+    });
+    if found.is_none() {
+        unit.error(name, format!("`{name}` is no tensor parameter of this kernel"));
+    }
+    found.map(|index| index as u32)
+}
+
+/// The first paragraph of the doc comment, as one line.
+fn first_paragraph(attrs: &[SynAttribute]) -> String {
+    let mut lines = Vec::new();
+    for attr in attrs.iter().filter(|attr| attr.path().is_ident("doc")) {
+        if let syn::Meta::NameValue(pair) = &attr.meta
+            && let Expr::Lit(literal) = &pair.value
+            && let syn::Lit::Str(text) = &literal.lit
+        {
+            let text = text.value();
+            if text.trim().is_empty() && !lines.is_empty() {
+                break;
+            }
+            lines.push(text.trim().to_string());
+        }
+    }
+    lines.join(" ").trim().to_string()
+}
+
+fn emit(
+    unit: &Unit,
+    function: &ItemFn,
+    signature: &Signature,
+    encoded: &Function,
+    instances: &[Instance],
+) -> TokenStream {
+    let generics = &function.sig.generics;
+    let (declared, _, clause) = generics.split_for_impl();
+    let block = &function.block;
+    let (items, bindings) = (&unit.items, &signature.bindings);
+    let slots = unit.slot_declarations();
+    let describe = unit.describe(encoded);
+    let errors = unit.compile_errors();
+    let lints: TokenStream = lint_attributes(&function.attrs);
+    let registration = if errors.is_empty() { registration(function, instances) } else { quote!() };
+    let module = launcher(function, signature);
+    quote! {
+        #module
+        const _: () = {
+            #lints
+            fn __kernel #declared (
+                __call: ::iron_ir::build::Call<'_, '_>,
+            ) -> ::core::option::Option<::iron_ir::build::Unit> #clause {
+                #(#items)*
+                #slots
+                match __call {
+                    ::iron_ir::build::Call::Describe => ::core::option::Option::Some(#describe),
+                    ::iron_ir::build::Call::Run(__arguments) => {
+                        #bindings
+                        (|| #block)();
+                        ::core::option::Option::None
+                    }
+                }
+            }
+            #registration
+        };
+        #errors
+    }
+}
+
+/// `#[allow]` and its like go to the typed copy.
+fn lint_attributes(attrs: &[SynAttribute]) -> TokenStream {
+    attrs
+        .iter()
+        .filter(|attr| {
+            ["allow", "expect", "warn", "deny", "cfg"].iter().any(|name| attr.path().is_ident(name))
+        })
+        .map(ToTokens::to_token_stream)
+        .collect()
+}
+
+fn registration(function: &ItemFn, instances: &[Instance]) -> TokenStream {
+    let name = function.sig.ident.to_string();
+    let line = function.sig.ident.span().start().line as u32;
+    let parameters: Vec<_> = function.sig.generics.params.iter().collect();
+    let entries = instances.iter().map(|instance| {
+        let generics = &instance.generics;
+        let turbofish = if generics.is_empty() { quote!() } else { quote!(::<#(#generics),*>) };
+        let mut types = Vec::new();
+        let mut consts = Vec::new();
+        for (parameter, value) in parameters.iter().zip(generics) {
+            match parameter {
+                GenericParam::Type(parameter) => {
+                    let key = parameter.ident.to_string();
+                    types.push(quote!((#key, <#value as ::iron_ir::build::KernelType>::SHAPE.scalar())));
+                }
+                GenericParam::Const(parameter) => {
+                    let key = parameter.ident.to_string();
+                    consts.push(quote!((#key, #value as i64)));
+                }
+                GenericParam::Lifetime(_) => {}
+            }
+        }
+        let name = instance_name(&parameters, generics);
+        quote! {
+            ::iron_ir::registry::InstanceEntry {
+                name: #name,
+                types: &[#(#types),*],
+                consts: &[#(#consts),*],
+                build: || ::iron_ir::build::build(
+                    __kernel #turbofish (::iron_ir::build::Call::Describe), #name,
+                ),
+                host: |__arguments| {
+                    __kernel #turbofish (::iron_ir::build::Call::Run(__arguments));
+                },
+            }
+        }
+    });
+    quote! {
+        ::iron_ir::inventory::submit! {
+            ::iron_ir::registry::KernelEntry {
+                name: #name,
+                module: ::core::module_path!(),
+                file: ::core::file!(),
+                line: #line,
+                instances: &[#(#entries),*],
+            }
+        }
+    }
+}
+
+/// `f16-HEAD_DIM=64`: types by their last path segment, consts as name and value.
+fn instance_name(parameters: &[&GenericParam], generics: &[TokenStream]) -> String {
+    let mut parts = Vec::new();
+    for (parameter, value) in parameters.iter().zip(generics) {
+        let text = value.to_string();
+        match parameter {
+            GenericParam::Type(_) => {
+                let last = text.rsplit("::").next().unwrap_or_default().trim();
+                parts.push(last.to_lowercase());
+            }
+            GenericParam::Const(parameter) => parts.push(format!("{}={text}", parameter.ident)),
+            GenericParam::Lifetime(_) => {}
+        }
+    }
+    parts.join("-")
+}
+
+/// The module of the kernel's name: `Args` and `launch`.
+fn launcher(function: &ItemFn, signature: &Signature) -> TokenStream {
+    let name = &function.sig.ident;
+    let text = name.to_string();
+    let vis = &function.vis;
+    let attrs = function.attrs.iter().filter(|attr| attr.path().is_ident("doc") || attr.path().is_ident("cfg"));
+    let generics = &function.sig.generics;
+    let (declared, _, clause) = generics.split_for_impl();
+    let (fields, arguments) = (&signature.fields, &signature.arguments);
+    let parts = generics.params.iter().filter_map(|parameter| match parameter {
+        GenericParam::Type(parameter) => {
+            let ident = &parameter.ident;
+            Some(quote!(::iron_ir::build::instance_type::<#ident>()))
+        }
+        GenericParam::Const(parameter) => {
+            let (ident, key) = (&parameter.ident, parameter.ident.to_string());
+            Some(quote!(::std::format!("{}={}", #key, #ident)))
+        }
+        GenericParam::Lifetime(_) => None,
+    });
+    let has_tensors = !fields.is_empty() && fields.to_string().contains('\'');
+    let lifetime = if has_tensors { quote!(<'a>) } else { quote!() };
+    let anonymous = if has_tensors { quote!(<'_>) } else { quote!() };
+    quote! {
+        #(#attrs)*
+        #[allow(dead_code, reason = "a kernel may be launched by name alone")]
+        #vis mod #name {
+            #[allow(unused_imports, reason = "bounds of the generic parameters come from outside")]
+            use super::*;
+
+            /// Arguments of a launch, by name.
+            pub struct Args #lifetime { #fields }
+
+            /// A launch of the instance that the generic parameters name.
+            pub fn launch #declared (__args: Args #anonymous) -> ::iron_ir::launch::LaunchRequest #clause {
+                let __parts: &[::std::string::String] = &[#(#parts),*];
+                ::iron_ir::build::launch_request(
+                    #text,
+                    ::core::module_path!(),
+                    __parts,
+                    ::std::vec![#arguments],
+                )
+            }
+        }
+    }
+}

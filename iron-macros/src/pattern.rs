@@ -1,0 +1,123 @@
+//! Encodes patterns.
+
+use quote::{ToTokens, quote};
+use syn::{Expr, Lit, Pat, RangeLimits, UnOp};
+
+use crate::tree::{FieldPattern, Pattern};
+use crate::unit::{Unit, at};
+
+impl Unit {
+    /// A pattern; its names are declared in the innermost scope.
+    pub fn pattern(&mut self, pattern: &Pat) -> Pattern {
+        match pattern {
+            Pat::Ident(name) => {
+                if let Some(by_ref) = &name.by_ref {
+                    self.error(by_ref, "`ref` is not part of the kernel language; values are copied");
+                }
+                if let Some((_, inner)) = &name.subpat {
+                    self.error(inner, "`@` patterns are not part of the kernel language; use a guard");
+                }
+                let text = name.ident.to_string();
+                if is_constant_name(&text) && name.mutability.is_none() && !self.is_local(&text) {
+                    let ident = &name.ident;
+                    return Pattern::Const { index: self.constant(quote!(#ident)) };
+                }
+                self.declare(&name.ident);
+                Pattern::Name {
+                    name: text,
+                    mutable: name.mutability.is_some(),
+                    at: at(name.ident.span()),
+                }
+            }
+            Pat::Wild(_) => Pattern::Wild {},
+            Pat::Type(typed) => self.pattern(&typed.pat),
+            Pat::Paren(inner) => self.pattern(&inner.pat),
+            Pat::Tuple(tuple) => Pattern::Tuple {
+                items: tuple.elems.iter().map(|item| self.pattern(item)).collect(),
+            },
+            Pat::TupleStruct(tuple) => Pattern::Struct {
+                fields: tuple
+                    .elems
+                    .iter()
+                    .enumerate()
+                    .map(|(i, item)| FieldPattern { name: i.to_string(), pattern: self.pattern(item) })
+                    .collect(),
+            },
+            Pat::Struct(structure) => Pattern::Struct {
+                fields: structure
+                    .fields
+                    .iter()
+                    .map(|field| FieldPattern {
+                        name: field.member.to_token_stream().to_string(),
+                        pattern: self.pattern(&field.pat),
+                    })
+                    .collect(),
+            },
+            Pat::Reference(reference) => self.pattern(&reference.pat),
+            Pat::Path(path) => Pattern::Const { index: self.constant(path.to_token_stream()) },
+            Pat::Lit(literal) => self.literal_pattern(&Expr::Lit(literal.clone())),
+            Pat::Or(or) => Pattern::Or {
+                cases: or.cases.iter().map(|case| self.pattern(case)).collect(),
+            },
+            Pat::Range(range) => {
+                let mut bound = |end: &Option<Box<Expr>>| {
+                    end.as_ref().map(|end| Box::new(self.literal_pattern(end)))
+                };
+                let (start, end) = (bound(&range.start), bound(&range.end));
+                Pattern::Range {
+                    start,
+                    end,
+                    inclusive: matches!(range.limits, RangeLimits::Closed(_)),
+                }
+            }
+            Pat::Rest(rest) => {
+                self.error(rest, "`..` is not part of kernel patterns; name every element");
+                Pattern::Wild {}
+            }
+            Pat::Slice(slice) => {
+                self.error(slice, "slice patterns are not part of the kernel language; index the array");
+                Pattern::Wild {}
+            }
+            other => {
+                self.error(
+                    other,
+                    "this pattern is not part of the kernel language; bind a name, a tuple or \
+                     a struct, or match on integers",
+                );
+                Pattern::Wild {}
+            }
+        }
+    }
+
+    fn literal_pattern(&mut self, expression: &Expr) -> Pattern {
+        match expression {
+            Expr::Lit(literal) => match &literal.lit {
+                Lit::Int(int) => {
+                    Pattern::Int { digits: int.base10_digits().to_string(), negative: false }
+                }
+                Lit::Bool(value) => Pattern::Bool { value: value.value },
+                other => {
+                    self.error(other, "kernels match on integers and bool only");
+                    Pattern::Wild {}
+                }
+            },
+            Expr::Unary(unary) if matches!(unary.op, UnOp::Neg(_)) => {
+                match self.literal_pattern(&unary.expr) {
+                    Pattern::Int { digits, .. } => Pattern::Int { digits, negative: true },
+                    other => other,
+                }
+            }
+            Expr::Path(path) => Pattern::Const { index: self.constant(path.to_token_stream()) },
+            Expr::Const(block) => Pattern::Const { index: self.constant(block.to_token_stream()) },
+            other => {
+                self.error(other, "a pattern's bound is an integer literal or a constant");
+                Pattern::Wild {}
+            }
+        }
+    }
+}
+
+/// `LIMIT`, not `limit`: in a pattern, the first is a constant and the second a new name.
+pub fn is_constant_name(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_uppercase()) && !name.contains(|c: char| c.is_ascii_lowercase())
+}

@@ -1,0 +1,190 @@
+//! What the encoder collects beside the tree: tables of types, callees and constants, slots,
+//! hoisted items and errors.
+
+use std::collections::HashMap;
+
+use proc_macro2::{Ident, Span, TokenStream};
+use quote::{ToTokens, quote};
+use syn::{Item, Path, Type};
+
+use crate::tree::{At, Function, Tree, Ty};
+
+/// One function being encoded.
+#[derive(Default)]
+pub struct Unit {
+    errors: Vec<syn::Error>,
+    scopes: Vec<Vec<String>>,
+    slot_count: usize,
+    types: Vec<TokenStream>,
+    type_index: HashMap<String, u32>,
+    callees: Vec<TokenStream>,
+    consts: Vec<TokenStream>,
+    const_index: HashMap<String, u32>,
+    /// `const` items of the body, which the tables may name too.
+    pub items: Vec<Item>,
+}
+
+/// The place of a token.
+pub fn at(span: Span) -> At {
+    let start = span.start();
+    At {
+        line: start.line as u32,
+        column: start.column as u32 + 1,
+    }
+}
+
+/// The primitive types of the language.
+pub const PRIMITIVES: &[&str] = &[
+    "bool", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "usize", "f32", "f64",
+];
+
+impl Unit {
+    /// Records an error at a token.
+    pub fn error(&mut self, tokens: impl ToTokens, message: impl std::fmt::Display) {
+        self.errors.push(syn::Error::new_spanned(tokens, message));
+    }
+
+    /// Records an error.
+    pub fn push_error(&mut self, error: syn::Error) {
+        self.errors.push(error);
+    }
+
+    /// The errors as `compile_error!`s.
+    pub fn compile_errors(&self) -> TokenStream {
+        self.errors.iter().map(syn::Error::to_compile_error).collect()
+    }
+
+    /// Runs `inside` in a new scope of names.
+    pub fn scoped<R>(&mut self, inside: impl FnOnce(&mut Self) -> R) -> R {
+        self.scopes.push(Vec::new());
+        let result = inside(self);
+        self.scopes.pop();
+        result
+    }
+
+    /// Declares a local name.
+    pub fn declare(&mut self, name: &Ident) {
+        if self.scopes.is_empty() {
+            self.scopes.push(Vec::new());
+        }
+        if let Some(scope) = self.scopes.last_mut() {
+            scope.push(name.to_string());
+        }
+    }
+
+    /// Whether a name is a local, a parameter or a dimension.
+    pub fn is_local(&self, name: &str) -> bool {
+        self.scopes.iter().flatten().any(|known| known == name)
+    }
+
+    /// A new slot: its name in the expansion and its entry in the table of types.
+    pub fn slot(&mut self) -> (Ident, Ty) {
+        let name = self.bare_slot();
+        let index = self.types.len() as u32;
+        self.types.push(quote!(#name.shape()));
+        (name, Ty::Entry { index })
+    }
+
+    /// A new slot that is no type of a value.
+    pub fn bare_slot(&mut self) -> Ident {
+        let name = slot_name(self.slot_count);
+        self.slot_count += 1;
+        name
+    }
+
+    /// The type that the author wrote.
+    pub fn ty(&mut self, ty: &Type) -> Ty {
+        if let Type::Path(path) = ty
+            && let Some(name) = path.path.get_ident().map(Ident::to_string)
+            && PRIMITIVES.contains(&name.as_str())
+        {
+            return Ty::Known { name };
+        }
+        if contains_infer(ty) {
+            self.error(ty, "write the type: the builder does not see what `_` stands for");
+        }
+        let key = ty.to_token_stream().to_string();
+        if let Some(&index) = self.type_index.get(&key) {
+            return Ty::Entry { index };
+        }
+        let index = self.types.len() as u32;
+        self.types.push(quote!(<#ty as ::iron_ir::build::KernelType>::SHAPE));
+        self.type_index.insert(key, index);
+        Ty::Entry { index }
+    }
+
+    /// A constant that rustc evaluates.
+    pub fn constant(&mut self, expression: TokenStream) -> u32 {
+        let key = expression.to_string();
+        if let Some(&index) = self.const_index.get(&key) {
+            return index;
+        }
+        let index = self.consts.len() as u32;
+        self.consts.push(expression);
+        self.const_index.insert(key, index);
+        index
+    }
+
+    /// A device function that a slot instantiates.
+    pub fn callee(&mut self, path: &Path, slot: &Ident) -> u32 {
+        let mut path = path.clone();
+        if let Some(last) = path.segments.last_mut() {
+            last.arguments = syn::PathArguments::None;
+        }
+        self.callees.push(quote!(#path::entry(#slot)));
+        self.callees.len() as u32 - 1
+    }
+
+    /// `let s0 = Slot::new(); …`, one a slot.
+    pub fn slot_declarations(&self) -> TokenStream {
+        (0..self.slot_count)
+            .map(slot_name)
+            .map(|name| quote!(let #name = ::iron_ir::build::Slot::new();))
+            .collect()
+    }
+
+    /// Whether the typed copy must be checked together with the tables.
+    pub fn has_slots(&self) -> bool {
+        self.slot_count > 0
+    }
+
+    /// The expression that fills `__unit` with the tree and the tables.
+    pub fn describe(&self, function: &Function) -> TokenStream {
+        let mut bytes = Vec::new();
+        function.write(&mut bytes);
+        let bytes = proc_macro2::Literal::byte_string(&bytes);
+        let Unit { types, callees, consts, .. } = self;
+        let name = &function.name;
+        quote! {
+            {
+                static SOURCE: ::iron_ir::build::Source = ::iron_ir::build::Source {
+                    name: #name,
+                    file: ::core::file!(),
+                    tree: #bytes,
+                };
+                ::iron_ir::build::Unit::new(
+                    &SOURCE,
+                    &[#(#types),*],
+                    &[#(#callees),*],
+                    &[#(&{ #consts }),*],
+                )
+            }
+        }
+    }
+}
+
+fn slot_name(index: usize) -> Ident {
+    Ident::new(&format!("__slot{index}"), Span::mixed_site())
+}
+
+fn contains_infer(ty: &Type) -> bool {
+    struct Finder(bool);
+    impl<'ast> syn::visit::Visit<'ast> for Finder {
+        fn visit_type_infer(&mut self, _: &'ast syn::TypeInfer) {
+            self.0 = true;
+        }
+    }
+    let mut finder = Finder(false);
+    syn::visit::Visit::visit_type(&mut finder, ty);
+    finder.0
+}
