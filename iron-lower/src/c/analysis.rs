@@ -31,12 +31,15 @@ impl Uses {
         self.counts.get(value.index()).copied().unwrap_or(0)
     }
 
-    /// Builtins that live code asks for, with how often, in order of first definition.
+    /// Builtins that live code asks for, with how often by values without a name, in order of
+    /// first definition.
     pub fn builtins(&self, kernel: &Kernel) -> Vec<((BuiltinOp, u8), u32)> {
         let mut found: Vec<((BuiltinOp, u8), u32)> = Vec::new();
         for (value, data) in kernel.values.iter() {
             let count = self.count(value);
             if let (Op::Builtin(op, axis), 1..) = (&data.op, count) {
+                // A named one has a variable of its own.
+                let count = if data.name.is_some() { 0 } else { count };
                 match found.iter_mut().find(|(key, _)| *key == (*op, *axis)) {
                     Some((_, total)) => *total += count,
                     None => found.push(((*op, *axis), count)),

@@ -18,6 +18,8 @@ pub(crate) mod nvidia_amd;
 mod printer;
 mod statements;
 mod subgroup;
+#[cfg(test)]
+mod tests;
 mod values;
 mod vectors;
 

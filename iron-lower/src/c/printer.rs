@@ -188,8 +188,11 @@ impl<'a> Printer<'a> {
         let signature = self.dialect.signature(&self.context(), &used);
         let mut text = contract_comment(self.kernel, self.profile.name);
         text.push('\n');
-        text.push_str(self.dialect.prologue());
-        text.push('\n');
+        let prologue = self.dialect.prologue();
+        if !prologue.is_empty() {
+            text.push_str(prologue);
+            text.push('\n');
+        }
         text.push_str(&self.ops.helpers.finish());
         text.push_str(&self.dialect.entry_types(&self.context()));
         text.push_str(&signature);
@@ -232,9 +235,7 @@ impl<'a> Printer<'a> {
 
     /// Writes one line at the current indentation.
     pub fn statement(&mut self, line: &str) {
-        self.out.push_str(&"    ".repeat(self.indent));
-        self.out.push_str(line);
-        self.out.push('\n');
+        wrap(line, self.indent, &mut self.out);
     }
 
     /// The memory that a place is in.
@@ -250,6 +251,74 @@ impl<'a> Printer<'a> {
             },
         }
     }
+}
+
+/// Columns that a line should not pass.
+const WIDTH: usize = 100;
+
+/// Writes a line; a long one has the arguments of its longest call on lines of their own.
+fn wrap(line: &str, indent: usize, out: &mut String) {
+    let pad = "    ".repeat(indent);
+    let is_head = line.ends_with('{') || line.starts_with("if (");
+    let list = if pad.len() + line.len() > WIDTH && !is_head { longest_list(line) } else { None };
+    let Some((open, close)) = list else {
+        out.push_str(&pad);
+        out.push_str(line);
+        out.push('\n');
+        return;
+    };
+    out.push_str(&pad);
+    out.push_str(&line[..=open]);
+    out.push('\n');
+    let arguments = split_list(&line[open + 1..close]);
+    let count = arguments.len();
+    for (n, argument) in arguments.into_iter().enumerate() {
+        let comma = if n + 1 < count { "," } else { "" };
+        wrap(&format!("{argument}{comma}"), indent + 1, out);
+    }
+    out.push_str(&pad);
+    out.push_str(&line[close..]);
+    out.push('\n');
+}
+
+/// The parentheses of the longest outermost argument list with a comma in it.
+fn longest_list(line: &str) -> Option<(usize, usize)> {
+    let mut open = Vec::new();
+    let mut best: Option<(usize, usize)> = None;
+    for (at, c) in line.char_indices() {
+        match c {
+            '(' => open.push(at),
+            ')' => {
+                let start = open.pop()?;
+                let is_longer = best.is_none_or(|(a, b)| at - start > b - a);
+                if is_longer && split_list(&line[start + 1..at]).len() > 1 {
+                    best = Some((start, at));
+                }
+            }
+            _ => {}
+        }
+    }
+    best
+}
+
+/// The arguments of a list.
+fn split_list(list: &str) -> Vec<&str> {
+    let mut depth = 0i32;
+    let mut parts = Vec::new();
+    let mut start = 0;
+    for (at, c) in list.char_indices() {
+        match c {
+            '(' | '{' | '[' => depth += 1,
+            ')' | '}' | ']' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.push(list[start..at].trim());
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(list[start..].trim());
+    parts
 }
 
 fn private_array(declaration: &ArrayDeclaration<'_>) -> String {

@@ -10,7 +10,7 @@ use super::expr::{Expr, Level};
 use super::printer::{Fault, Printer};
 
 /// Characters of a delayed expression beyond which it gets a name.
-const LONGEST_DELAYED: usize = 64;
+const LONGEST_DELAYED: usize = 80;
 
 impl Printer<'_> {
     /// Prints a block's statements.

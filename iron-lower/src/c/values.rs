@@ -166,12 +166,18 @@ impl Printer<'_> {
             Some(inner) => *inner,
             None => index,
         };
+        let index = match index.text.trim_end_matches(['u', 'l']) {
+            digits if !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) => {
+                Expr::primary(digits)
+            }
+            _ => index,
+        };
         let mut expr = if ty.is_vector() {
             let spelled = self.ops.type_name(ty);
             let pointer = self.dialect.pointer(memory, &spelled);
             let address = match index.text.as_str() {
-                "0u" | "0ull" | "0ul" => name,
-                _ => format!("{name} + {}", index.at(Level::Multiplicative)),
+                "0" => name,
+                _ => format!("{name} + {}", index.at(Level::Additive)),
             };
             Expr::new(format!("*reinterpret_cast<{pointer}>({address})"), Level::Unary)
         } else {

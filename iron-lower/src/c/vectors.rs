@@ -86,20 +86,46 @@ impl Ops<'_> {
             let member = MEMBERS[usize::from(lane)];
             return Ok(Expr::primary(format!("{vector_text}.{member}")).reading(part));
         }
-        let per_word = (4 / ty.scalar.bytes()) as u8;
-        let word = match ty.bytes() {
-            2 | 4 => format!("{vector_text}.words"),
-            _ => format!("{vector_text}.words.{}", MEMBERS[usize::from(lane / per_word)]),
+        let name = self.type_name(ty);
+        let key = format!("lane {name}");
+        if self.helpers.is_new(&key) {
+            let text = self.lane_helper(ty, &name)?;
+            self.helpers.add(text);
+        }
+        Ok(Expr::call("lane", &[vector.clone(), Expr::primary(lane.to_string())]))
+    }
+
+    /// The function that takes a lane out of packed words. Its index is a constant wherever it
+    /// is called, so that nothing but the right shift remains.
+    fn lane_helper(&mut self, ty: Type, name: &str) -> Result<String, String> {
+        let scalar = self.dialect.scalar_type(ty.scalar);
+        let uint = self.dialect.scalar_type(Scalar::U32);
+        let per_word = 4 / ty.scalar.bytes();
+        let word = match ty.bytes() / 4 {
+            0 | 1 => "v.words".to_owned(),
+            2 => format!("index < {per_word} ? v.words.x : v.words.y"),
+            _ => {
+                let member = |n: u32| format!("v.words.{}", MEMBERS[n as usize]);
+                let mut text = member(3);
+                for n in (0..3).rev() {
+                    text = format!("index < {} ? {} : {text}", (n + 1) * per_word, member(n));
+                }
+                text
+            }
         };
-        let shift = u32::from(lane % per_word) * ty.scalar.bits();
-        let word = Expr::primary(word).reading(part);
-        let bits = match shift {
-            0 => word,
-            n => Expr::infix(">>", Level::Shift, &word, &Expr::primary(n.to_string())),
-        };
+        let word = Expr::new(word, Level::Conditional);
+        let place = if ty.bytes() <= 4 { "index" } else { &format!("index % {per_word}") };
+        let shift = Expr::new(format!("{place} * {}", ty.scalar.bits()), Level::Multiplicative);
+        let bits = Expr::infix(">>", Level::Shift, &Expr::primary("word"), &shift);
         let unsigned = ty.scalar.unsigned_of_width();
         let bits = self.dialect.cast(self.dialect.scalar_type(unsigned), &bits);
-        self.bitcast(unsigned, ty.scalar, &bits)
+        let lane = self.bitcast(unsigned, ty.scalar, &bits)?;
+        Ok(format!(
+            "{}{scalar} lane({name} v, int index) {{\n    const {uint} word = {};\n    return {};\n}}",
+            self.dialect.helper_prefix(),
+            word.text,
+            lane.text
+        ))
     }
 
     /// A vector of lanes.
