@@ -40,6 +40,7 @@ pub mod lang;
 pub mod launch;
 pub mod layout;
 pub mod op;
+pub mod parse;
 pub mod print;
 pub mod registry;
 pub mod testing;
