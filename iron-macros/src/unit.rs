@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use proc_macro2::{Ident, Span, TokenStream};
-use quote::{ToTokens, quote};
+use quote::{ToTokens, quote, quote_spanned};
 use syn::{Item, Path, Type};
 
 use crate::tree::{At, Function, Tree, Ty};
@@ -154,6 +154,11 @@ impl Unit {
         function.write(&mut bytes);
         let bytes = proc_macro2::Literal::byte_string(&bytes);
         let Unit { types, callees, consts, .. } = self;
+        // A constant of a type that kernels cannot hold is reported where the author wrote it.
+        let consts = consts.iter().map(|constant| {
+            let span = constant.clone().into_iter().next().map_or(Span::call_site(), |t| t.span());
+            quote_spanned!(span=> &{ #constant })
+        });
         let name = &function.name;
         quote! {
             {
@@ -166,7 +171,7 @@ impl Unit {
                     &SOURCE,
                     &[#(#types),*],
                     &[#(#callees),*],
-                    &[#(&{ #consts }),*],
+                    &[#(#consts),*],
                 )
             }
         }

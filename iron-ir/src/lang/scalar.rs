@@ -110,6 +110,7 @@ pub trait Ordered: Sized {
 /// An integer or a float.
 pub trait Number:
     Element
+    + crate::build::KernelConst
     + Convert
     + ConvertTarget
     + Ordered
