@@ -23,6 +23,7 @@
 
 mod control;
 mod exchange;
+mod formula;
 mod integer;
 mod interface;
 mod math;

@@ -1,0 +1,199 @@
+//! Short names for the arithmetic of one `f32` part (a scalar or a vector), in which formulas
+//! are written. No operation is contracted.
+
+use iron_ir::types::{Scalar, Type};
+use rspirv::spirv::{GlslStd450Op as Glsl, Op as Spv, Word};
+
+use super::Emitter;
+
+/// Writes a formula.
+pub(super) struct Formula<'e, 'k> {
+    emitter: &'e mut Emitter<'k>,
+    ty: Type,
+    float: Word,
+    word: Word,
+    long: Word,
+    bools: Word,
+}
+
+impl<'e, 'k> Formula<'e, 'k> {
+    pub fn new(emitter: &'e mut Emitter<'k>, ty: Type) -> Formula<'e, 'k> {
+        let float = emitter.part_type(ty);
+        let word = emitter.part_type(ty.with_scalar(Scalar::U32));
+        let long = emitter.part_type(ty.with_scalar(Scalar::U64));
+        let bools = emitter.bool_type(ty);
+        Formula {
+            emitter,
+            ty,
+            float,
+            word,
+            long,
+            bools,
+        }
+    }
+
+    /// A float constant in every lane.
+    pub fn c(&mut self, value: f32) -> Word {
+        let ty = self.emitter.scalar_type(Scalar::F32);
+        let scalar = self.emitter.b.constant(ty, u64::from(value.to_bits()), 32);
+        self.emitter.splat_constant(self.ty, scalar)
+    }
+
+    /// A 32-bit constant in every lane.
+    pub fn int(&mut self, value: u32) -> Word {
+        let ty = self.ty.with_scalar(Scalar::U32);
+        self.emitter.int_lanes(ty, u64::from(value))
+    }
+
+    /// A 64-bit constant in every lane.
+    pub fn long(&mut self, value: u64) -> Word {
+        let ty = self.ty.with_scalar(Scalar::U64);
+        self.emitter.int_lanes(ty, value)
+    }
+
+    pub fn add(&mut self, a: Word, b: Word) -> Word {
+        self.emitter.strict(Spv::FAdd, self.float, &[a, b])
+    }
+
+    pub fn sub(&mut self, a: Word, b: Word) -> Word {
+        self.emitter.strict(Spv::FSub, self.float, &[a, b])
+    }
+
+    pub fn mul(&mut self, a: Word, b: Word) -> Word {
+        self.emitter.strict(Spv::FMul, self.float, &[a, b])
+    }
+
+    pub fn div(&mut self, a: Word, b: Word) -> Word {
+        self.emitter.strict(Spv::FDiv, self.float, &[a, b])
+    }
+
+    pub fn abs(&mut self, a: Word) -> Word {
+        self.emitter.b.glsl(Glsl::FAbs, self.float, &[a])
+    }
+
+    pub fn round(&mut self, a: Word) -> Word {
+        self.emitter.b.glsl(Glsl::RoundEven, self.float, &[a])
+    }
+
+    pub fn trunc(&mut self, a: Word) -> Word {
+        self.emitter.b.glsl(Glsl::Trunc, self.float, &[a])
+    }
+
+    /// Horner's rule, highest coefficient first.
+    pub fn polynomial(&mut self, x: Word, coefficients: &[f32]) -> Word {
+        let mut sum = None;
+        for &coefficient in coefficients {
+            let coefficient = self.c(coefficient);
+            sum = Some(match sum {
+                None => coefficient,
+                Some(sum) => {
+                    let product = self.mul(sum, x);
+                    self.add(product, coefficient)
+                }
+            });
+        }
+        sum.unwrap_or(x)
+    }
+
+    pub fn less(&mut self, a: Word, b: Word) -> Word {
+        self.emitter.b.op(Spv::FOrdLessThan, self.bools, &[a, b])
+    }
+
+    /// `a >= b`, false for NaN.
+    pub fn not_less(&mut self, a: Word, b: Word) -> Word {
+        self.emitter
+            .b
+            .op(Spv::FOrdGreaterThanEqual, self.bools, &[a, b])
+    }
+
+    pub fn equal(&mut self, a: Word, b: Word) -> Word {
+        self.emitter.b.op(Spv::FOrdEqual, self.bools, &[a, b])
+    }
+
+    /// Either is NaN.
+    pub fn unordered(&mut self, a: Word, b: Word) -> Word {
+        let [a, b] = [a, b].map(|v| {
+            let magnitude = self.abs(v);
+            let bits = self.bits_of(magnitude);
+            let infinity = self.int(0x7F80_0000);
+            self.icompare(Spv::UGreaterThan, bits, infinity)
+        });
+        self.emitter.b.op(Spv::LogicalOr, self.bools, &[a, b])
+    }
+
+    pub fn both(&mut self, a: Word, b: Word) -> Word {
+        self.emitter.b.op(Spv::LogicalAnd, self.bools, &[a, b])
+    }
+
+    pub fn select(&mut self, condition: Word, a: Word, b: Word) -> Word {
+        self.emitter
+            .b
+            .op(Spv::Select, self.float, &[condition, a, b])
+    }
+
+    pub fn select_int(&mut self, condition: Word, a: Word, b: Word) -> Word {
+        self.emitter
+            .b
+            .op(Spv::Select, self.word, &[condition, a, b])
+    }
+
+    /// A 32-bit integer operation.
+    pub fn i(&mut self, op: Spv, a: Word, b: Word) -> Word {
+        self.emitter.b.op(op, self.word, &[a, b])
+    }
+
+    /// A 64-bit integer operation.
+    pub fn l(&mut self, op: Spv, a: Word, b: Word) -> Word {
+        self.emitter.b.op(op, self.long, &[a, b])
+    }
+
+    pub fn icompare(&mut self, op: Spv, a: Word, b: Word) -> Word {
+        self.emitter.b.op(op, self.bools, &[a, b])
+    }
+
+    pub fn bits_of(&mut self, a: Word) -> Word {
+        self.emitter.b.op(Spv::Bitcast, self.word, &[a])
+    }
+
+    pub fn float_of(&mut self, bits: Word) -> Word {
+        self.emitter.b.op(Spv::Bitcast, self.float, &[bits])
+    }
+
+    /// A float that is an integer, as one.
+    pub fn to_int(&mut self, a: Word) -> Word {
+        self.emitter.b.op(Spv::ConvertFToS, self.word, &[a])
+    }
+
+    pub fn from_int(&mut self, a: Word) -> Word {
+        self.emitter.b.op(Spv::ConvertSToF, self.float, &[a])
+    }
+
+    pub fn from_long(&mut self, a: Word) -> Word {
+        self.emitter.b.op(Spv::ConvertSToF, self.float, &[a])
+    }
+
+    pub fn widen(&mut self, a: Word) -> Word {
+        self.emitter.b.op(Spv::UConvert, self.long, &[a])
+    }
+
+    pub fn narrow(&mut self, a: Word) -> Word {
+        self.emitter.b.op(Spv::UConvert, self.word, &[a])
+    }
+
+    /// The float with only the bits of a mask.
+    pub fn cut(&mut self, a: Word, mask: u32) -> Word {
+        let bits = self.bits_of(a);
+        let mask = self.int(mask);
+        let bits = self.i(Spv::BitwiseAnd, bits, mask);
+        self.float_of(bits)
+    }
+
+    /// A number that is not negative, with the sign of another.
+    pub fn with_sign(&mut self, a: Word, sign: Word) -> Word {
+        let (bits, sign) = (self.bits_of(a), self.bits_of(sign));
+        let top = self.int(0x8000_0000);
+        let sign = self.i(Spv::BitwiseAnd, sign, top);
+        let bits = self.i(Spv::BitwiseOr, bits, sign);
+        self.float_of(bits)
+    }
+}
