@@ -102,7 +102,12 @@ pub fn pipeline_of(
         return Ok(pipeline.clone());
     }
     drop(caches);
-    let pipeline = device.pipeline(&(instance.build)())?;
+    let kernel = (instance.build)().map_err(|error| DeviceError::Compile {
+        kernel: entry.name.to_owned(),
+        backend: device.backend().name(),
+        message: error.to_string(),
+    })?;
+    let pipeline = device.pipeline(&kernel)?;
     if let Some(cache) = CACHES.lock().get_mut(&address) {
         cache.pipelines.insert(key, pipeline.clone());
     }

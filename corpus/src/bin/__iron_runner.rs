@@ -1,2 +1,8 @@
 //! The runner over the corpus.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    iron_corpus::link();
+    iron_runner::main()
+}

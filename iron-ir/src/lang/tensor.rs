@@ -5,6 +5,7 @@ use std::ops::{Index, IndexMut};
 use std::panic::Location;
 use std::sync::Arc;
 
+use super::arrays::Length;
 use super::scalar::Element;
 use super::tile::{TileTensor, TileTensorMut};
 use super::vector::Vector;
@@ -224,7 +225,8 @@ macro_rules! readable {
         impl<$($generics)*> $name {
             /// The extent of dimension `axis`.
             #[track_caller]
-            pub fn dim(&self, axis: usize) -> u32 {
+            pub fn dim(&self, axis: impl Length) -> u32 {
+                let axis = axis.length();
                 match self.0.shape.get(axis) {
                     Some(&extent) => extent,
                     None => fault(

@@ -58,8 +58,11 @@ impl HostDevice {
     }
 }
 
-#[derive(Clone)]
 #[repr(align(256))]
+#[expect(
+    dead_code,
+    reason = "the bytes are reached through the buffer's base address"
+)]
 struct Chunk([u8; 256]);
 
 /// Memory of the process, aligned to 256 bytes.
@@ -114,7 +117,10 @@ impl Device for HostDevice {
     }
 
     fn name(&self) -> String {
-        format!("rustc's own code, subgroups of {}", self.shared.subgroup_size)
+        format!(
+            "rustc's own code, subgroups of {}",
+            self.shared.subgroup_size
+        )
     }
 
     fn driver(&self) -> String {
@@ -144,7 +150,9 @@ impl Device for HostDevice {
         };
         let count = usize::try_from(bytes.div_ceil(256)).map_err(|_| out_of_memory())?;
         let mut chunks = Vec::new();
-        chunks.try_reserve_exact(count).map_err(|_| out_of_memory())?;
+        chunks
+            .try_reserve_exact(count)
+            .map_err(|_| out_of_memory())?;
         chunks.resize_with(count, || UnsafeCell::new(Chunk([0xa7; 256])));
         Ok(Arc::new(HostBuffer {
             chunks: chunks.into(),
@@ -220,7 +228,9 @@ struct HostGraph {
 
 impl Graph for HostGraph {
     fn replay(&self) -> Result<(), DeviceError> {
-        self.launches.iter().try_for_each(|l| self.shared.run(l, None))
+        self.launches
+            .iter()
+            .try_for_each(|l| self.shared.run(l, None))
     }
 }
 
@@ -257,7 +267,10 @@ fn body_of(kernel: &Kernel) -> Result<HostBody, DeviceError> {
         .into_iter()
         .filter(|entry| entry.name == &*kernel.name)
         .filter_map(|entry| {
-            let instance = entry.instances.iter().find(|i| i.name == &*kernel.instance)?;
+            let instance = entry
+                .instances
+                .iter()
+                .find(|i| i.name == &*kernel.instance)?;
             Some((entry.file, instance.host))
         })
         .collect();

@@ -1,0 +1,185 @@
+//! The command line.
+
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use iron_runtime::Backend;
+
+use crate::{bench, explain, list, test};
+
+/// Lists, tests, measures and explains the kernels of this binary.
+#[derive(Parser)]
+#[command(name = "__iron_runner", version, about, long_about = None)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Every kernel with its instances, tests and benches, and the registry's hash.
+    List(Selection),
+    /// Runs the tests.
+    Test(TestOptions),
+    /// Measures the benches.
+    Bench(BenchOptions),
+    /// Prints a kernel's IR, before or after passes, or its code for a target.
+    Explain(explain::ExplainOptions),
+    /// Every backend, its device, or why it is absent.
+    Devices(DeviceOptions),
+}
+
+/// What is selected.
+#[derive(Args, Clone)]
+pub(crate) struct Selection {
+    /// Only names that contain this: a test, a kernel, `test[instance]`, or
+    /// `test[instance]/case`.
+    #[arg(long, short)]
+    pub filter: Option<String>,
+    /// Only instances with this element type.
+    #[arg(long)]
+    pub dtype: Option<String>,
+    /// Backends, separated by commas or given repeatedly.
+    #[arg(long, short, value_delimiter = ',', value_parser = parse_backend)]
+    pub backend: Vec<Backend>,
+    /// Prints one JSON document instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `test`.
+#[derive(Args, Clone)]
+pub(crate) struct TestOptions {
+    #[command(flatten)]
+    pub selection: Selection,
+    /// Seed of the inputs.
+    #[arg(long, default_value_t = 1, value_parser = parse_seed)]
+    pub seed: u64,
+    /// Leaves out cases of production size.
+    #[arg(long)]
+    pub small: bool,
+}
+
+/// Options of `bench`.
+#[derive(Args, Clone)]
+pub(crate) struct BenchOptions {
+    #[command(flatten)]
+    pub selection: Selection,
+    /// Seed of the inputs.
+    #[arg(long, default_value_t = 1, value_parser = parse_seed)]
+    pub seed: u64,
+    /// Launches before the clock starts.
+    #[arg(long, default_value_t = 3)]
+    pub warm_up: u32,
+    /// Launches measured.
+    #[arg(long, default_value_t = 20)]
+    pub repetitions: u32,
+}
+
+#[derive(Args)]
+struct DeviceOptions {
+    /// Backends, separated by commas or given repeatedly; all where absent.
+    #[arg(long, short, value_delimiter = ',', value_parser = parse_backend)]
+    backend: Vec<Backend>,
+    /// Prints one JSON document instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+fn parse_backend(name: &str) -> Result<Backend, String> {
+    Backend::from_name(name).ok_or_else(|| {
+        let names: Vec<_> = Backend::ALL.iter().map(|b| b.name()).collect();
+        format!("no backend `{name}`; there are {}", names.join(", "))
+    })
+}
+
+fn parse_seed(text: &str) -> Result<u64, String> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|e| format!("`{text}` is no seed: {e}"))
+}
+
+/// How a command ended, from best to worst as exit codes over several backends count.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Ending {
+    Passed,
+    BackendMissing,
+    NothingSelected,
+    Failed,
+    Usage,
+}
+
+impl Ending {
+    /// The process's exit code.
+    pub fn code(self) -> u8 {
+        match self {
+            Ending::Passed => 0,
+            Ending::Failed => 1,
+            Ending::Usage => 2,
+            Ending::BackendMissing => 3,
+            Ending::NothingSelected => 4,
+        }
+    }
+}
+
+/// Runs the process's command line.
+pub fn main() -> ExitCode {
+    ExitCode::from(run(std::env::args_os()))
+}
+
+/// Runs a command line, of which the first word is the program; the exit code.
+pub fn run(arguments: impl IntoIterator<Item = impl Into<std::ffi::OsString> + Clone>) -> u8 {
+    let line = match CommandLine::try_parse_from(arguments) {
+        Ok(line) => line,
+        Err(error) => {
+            // Help and version are no errors.
+            let code = if error.use_stderr() {
+                Ending::Usage.code()
+            } else {
+                0
+            };
+            // A closed pipe leaves nobody to tell.
+            let _ = error.print();
+            return code;
+        }
+    };
+    let ending = match line.command {
+        Command::List(selection) => list::list(&selection),
+        Command::Test(options) => test::test(&options),
+        Command::Bench(options) => bench::bench(&options),
+        Command::Explain(options) => explain::explain(&options),
+        Command::Devices(options) => list::devices(&options.backend, options.json),
+    };
+    ending.code()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_ending_wins() {
+        let all = [
+            Ending::Passed,
+            Ending::BackendMissing,
+            Ending::NothingSelected,
+            Ending::Failed,
+        ];
+        assert!(all.is_sorted());
+        assert_eq!(all.map(Ending::code), [0, 3, 4, 1]);
+    }
+
+    #[test]
+    fn usage_and_empty_selection() {
+        assert_eq!(run(["runner", "test", "--backend", "abacus"]), 2);
+        assert_eq!(run(["runner", "frobnicate"]), 2);
+        assert_eq!(run(["runner", "--help"]), 0);
+        // No kernels are linked here.
+        assert_eq!(
+            run(["runner", "test", "--backend", "host", "--filter", "axpy"]),
+            4
+        );
+    }
+}
