@@ -54,7 +54,7 @@ pub fn attention_decode<T: Float, const HEAD_DIM: u32>(
     sequences: &Tensor<u32, (rows,)>,
     block_table: &Tensor<u32, (all_sequences, max_blocks)>,
     partial: &mut Tensor<f32, (rows, heads, splits, HEAD_DIM)>,
-    stats: &mut Tensor<f32, (rows, heads, splits, 2)>,
+    stats: &mut Tensor<f32, { (rows, heads, splits, 2) }>,
     scale: f32,
 ) {
     let (split, head, row) = (group_id(0), group_id(1), group_id(2));
@@ -105,7 +105,7 @@ pub fn attention_decode<T: Float, const HEAD_DIM: u32>(
     let (column, share) = (local_index() % lanes, local_index() / lanes);
     let mut output = splat4(0.0f32);
     if share < shares {
-        for j in (share..count).step_by(shares) {
+        for j in (share..count).step_by(shares as usize) {
             let position = first + j;
             let page = index_in(position / block_size, max_blocks);
             let block = index_in(block_table[[sequence, page]], blocks);
@@ -135,7 +135,7 @@ pub fn attention_decode<T: Float, const HEAD_DIM: u32>(
 #[kernel(grid = [heads, rows], workgroup = 64, instances(T = [f32, f16, bf16]))]
 pub fn attention_combine<T: Float>(
     partial: &Tensor<f32, (rows, heads, splits, head_dim)>,
-    stats: &Tensor<f32, (rows, heads, splits, 2)>,
+    stats: &Tensor<f32, { (rows, heads, splits, 2) }>,
     positions: &Tensor<u32, (rows,)>,
     y: &mut Tensor<T, (rows, heads, head_dim)>,
 ) {
@@ -158,6 +158,15 @@ pub fn attention_combine<T: Float>(
         }
         y[[row, head, i]] = T::from_f32(total / sum);
     }
+}
+
+/// Tile sizes of [`attention_prefill`] for a head size.
+struct Tiles<const HEAD_DIM: u32>;
+
+impl<const HEAD_DIM: u32> Tiles<HEAD_DIM> {
+    /// Positions of a tile: fewer where a head is wide, so that f32 fits the 32 KiB of shared
+    /// memory that every target has.
+    const KEYS: u32 = if HEAD_DIM > 128 { 8 } else { 16 };
 }
 
 /// Attention of many consecutive query rows of one sequence, by tiles with a running softmax
@@ -185,12 +194,11 @@ pub fn attention_prefill<T: Float, const HEAD_DIM: u32>(
     let end = base + (rows - first_row).min(16);
 
     let mut queries = shared_tile::<T>(16, HEAD_DIM);
-    // Keys, then values of the same positions. Eight rows where a head is wide, so that f32
-    // fits the 32 KiB that every target has.
-    let mut cached = shared_tile::<T>(if HEAD_DIM > 128 { 8 } else { 16 }, HEAD_DIM);
-    let step = if HEAD_DIM > 128 { 8 } else { 16 };
-    let mut weights = shared_tile::<T>(16, if HEAD_DIM > 128 { 8 } else { 16 });
-    let mut scores = reg_tile::<f32>(16, if HEAD_DIM > 128 { 8 } else { 16 }, 0.0);
+    // Keys, then values of the same positions.
+    let mut cached = shared_tile::<T>(Tiles::<HEAD_DIM>::KEYS, HEAD_DIM);
+    let step = Tiles::<HEAD_DIM>::KEYS;
+    let mut weights = shared_tile::<T>(16, Tiles::<HEAD_DIM>::KEYS);
+    let mut scores = reg_tile::<f32>(16, Tiles::<HEAD_DIM>::KEYS, 0.0);
     let mut output = reg_tile::<f32>(16, HEAD_DIM, 0.0);
     let mut largest = reg_tile::<f32>(16, 1, f32::NEG_INFINITY);
     let mut next_largest = reg_tile::<f32>(16, 1, 0.0);
@@ -199,7 +207,7 @@ pub fn attention_prefill<T: Float, const HEAD_DIM: u32>(
     let mut row_sum = reg_tile::<f32>(16, 1, 0.0);
 
     queries.load(q, [head, first_row, 0]);
-    for start in (0..end).step_by(step) {
+    for start in (0..end).step_by(step as usize) {
         let page = index_in(start / block_size, max_blocks);
         let block = index_in(block_table[page], blocks);
         let slot = start % block_size;

@@ -63,7 +63,7 @@ pub fn max_columns<T: Float>(x: &Tensor<T, (rows, cols)>, y: &mut Tensor<f32, (c
 
 /// Sum of everything, by one workgroup: `y[0] = sum(x)`.
 #[kernel(grid = [1], workgroup = 256, instances(T = [f32, f16, bf16]))]
-pub fn sum_all<T: Float>(x: &Tensor<T, (n,)>, y: &mut Tensor<f32, (1,)>) {
+pub fn sum_all<T: Float>(x: &Tensor<T, (n,)>, y: &mut Tensor<f32, { (1,) }>) {
     let mut sum = 0.0f32;
     for i in strided(n) {
         sum += x[i].to_f32();
@@ -76,7 +76,7 @@ pub fn sum_all<T: Float>(x: &Tensor<T, (n,)>, y: &mut Tensor<f32, (1,)>) {
 
 /// Largest of everything, NaN where there is one, by one workgroup: `y[0] = max(x)`.
 #[kernel(grid = [1], workgroup = 256, instances(T = [f32, f16, bf16]))]
-pub fn max_all<T: Float>(x: &Tensor<T, (n,)>, y: &mut Tensor<f32, (1,)>) {
+pub fn max_all<T: Float>(x: &Tensor<T, (n,)>, y: &mut Tensor<f32, { (1,) }>) {
     let mut largest = f32::NEG_INFINITY;
     for i in strided(n) {
         largest = largest.max_nan(x[i].to_f32());
@@ -154,7 +154,7 @@ pub fn argmax_rows<T: Float>(x: &Tensor<T, (rows, cols)>, y: &mut Tensor<u32, (r
 
 /// Counts of each byte value: `bins[v] += number of x[i] == v`.
 #[kernel(grid = [min(ceil_div(n, 1024), 64)], workgroup = 256)]
-pub fn histogram(x: &Tensor<u8, (n,)>, bins: &mut Tensor<u32, (256,)>) {
+pub fn histogram(x: &Tensor<u8, (n,)>, bins: &mut Tensor<u32, { (256,) }>) {
     for i in grid_strided(n) {
         bins.atomic_add(x[i] as u32, 1);
     }

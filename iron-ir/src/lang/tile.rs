@@ -268,6 +268,25 @@ macro_rules! tiles {
                     self.0.each(|row, column| source.at(row, column, site).to());
                 });
             }
+
+            /// Each element becomes `f` of it.
+            #[track_caller]
+            pub fn map(&mut self, f: impl Fn(T) -> T) {
+                let site = Location::caller();
+                together("map", site, || {
+                    self.0.each(|r, c| f(self.0.get(r, c, site)))
+                });
+            }
+
+            /// Each element becomes `f(element, row, column)`.
+            #[track_caller]
+            pub fn map_indexed(&mut self, f: impl Fn(T, u32, u32) -> T) {
+                let site = Location::caller();
+                together("map_indexed", site, || {
+                    self.0
+                        .each(|r, c| f(self.0.get(r, c, site), r as u32, c as u32));
+                });
+            }
         }
     )* };
 }
@@ -275,25 +294,6 @@ macro_rules! tiles {
 tiles!(SharedTile RegTile);
 
 impl<T: Number> RegTile<T> {
-    /// Each element becomes `f` of it.
-    #[track_caller]
-    pub fn map(&mut self, f: impl Fn(T) -> T) {
-        let site = Location::caller();
-        together("map", site, || {
-            self.0.each(|r, c| f(self.0.get(r, c, site)))
-        });
-    }
-
-    /// Each element becomes `f(element, row, column)`.
-    #[track_caller]
-    pub fn map_indexed(&mut self, f: impl Fn(T, u32, u32) -> T) {
-        let site = Location::caller();
-        together("map_indexed", site, || {
-            self.0
-                .each(|r, c| f(self.0.get(r, c, site), r as u32, c as u32));
-        });
-    }
-
     /// Each element becomes `f(element, other's)`; one row or one column is broadcast.
     #[track_caller]
     pub fn map2<U: Number>(&mut self, other: &RegTile<U>, f: impl Fn(T, U) -> T) {
