@@ -9,6 +9,7 @@ mod dead_code;
 mod legal;
 mod legalise;
 mod lower_groups;
+mod lower_tiles;
 mod rewrite;
 mod trees;
 
@@ -47,6 +48,7 @@ pub enum PassError {
 /// The passes in order.
 pub fn pipeline(_: &Legal) -> &'static [(&'static str, Pass)] {
     &[
+        ("lower_tiles", lower_tiles::lower_tiles),
         ("lower_groups", lower_groups::lower_groups),
         ("addressing", addressing::addressing),
         ("legalise_arithmetic", legalise::legalise_arithmetic),
