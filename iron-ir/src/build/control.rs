@@ -395,7 +395,8 @@ impl Builder {
         };
         let names = std::mem::take(&mut self.names);
         let caller = std::mem::replace(&mut self.context, context.clone());
-        let result = self.nested(&context.function.name.clone(), |b| {
+        let name = &context.function.name;
+        let result = self.nested(name, |b| {
             for (parameter, argument) in context.function.parameters.iter().zip(arguments) {
                 let argument = match parameter.pattern {
                     tree::Pattern::Name { mutable: true, .. } => b.copied(argument)?,
@@ -403,7 +404,7 @@ impl Builder {
                 };
                 b.bind(&parameter.pattern, argument, None)?;
             }
-            b.block(&context.function.body)
+            b.function_body(&context.function.body, name)
         });
         self.context = caller;
         self.names = names;

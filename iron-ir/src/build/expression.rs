@@ -23,31 +23,79 @@ impl Builder {
 
     fn statements(&mut self, block: &tree::Block) -> Eval<Val> {
         for stmt in &block.stmts {
-            match stmt {
-                tree::Stmt::Let { pattern, value, at } => {
-                    let first = self.kernel.values.len();
-                    let is_place = matches!(
-                        &*value.kind,
-                        ExprKind::Name { .. } | ExprKind::Field { .. } | ExprKind::Index { .. }
-                    );
-                    let hint = match pattern {
-                        tree::Pattern::Name { name, .. } => Some(name.as_str()),
-                        _ => None,
-                    };
-                    let mut value = self.hinted(value, hint)?;
-                    self.locate(at);
-                    if is_place {
-                        value = self.copied(value)?;
-                    }
-                    self.bind(pattern, value, Some(first))?;
-                }
-                tree::Stmt::Expr { value } => {
-                    self.expr(value)?;
-                }
-            }
+            self.statement(stmt)?;
         }
         match &block.value {
             Some(value) => self.rvalue(value),
+            None => Ok(Val::unit()),
+        }
+    }
+
+    fn statement(&mut self, stmt: &tree::Stmt) -> Eval<()> {
+        match stmt {
+            tree::Stmt::Let { pattern, value, at } => {
+                let first = self.kernel.values.len();
+                let is_place = matches!(
+                    &*value.kind,
+                    ExprKind::Name { .. } | ExprKind::Field { .. } | ExprKind::Index { .. }
+                );
+                let hint = match pattern {
+                    tree::Pattern::Name { name, .. } => Some(name.as_str()),
+                    _ => None,
+                };
+                let mut value = self.hinted(value, hint)?;
+                self.locate(at);
+                if is_place {
+                    value = self.copied(value)?;
+                }
+                self.bind(pattern, value, Some(first))
+            }
+            tree::Stmt::Expr { value } => self.expr(value).map(|_| ()),
+        }
+    }
+
+    /// The body of an inlined function. `if … { return a; } rest` at its end is
+    /// `if … { a } else { rest }`, which needs no exit.
+    pub(super) fn function_body(&mut self, block: &tree::Block, name: &str) -> Eval<Val> {
+        let names = self.names.clone();
+        let result = self.function_end(&block.stmts, block.value.as_ref(), name);
+        self.names = names;
+        result
+    }
+
+    fn function_end(
+        &mut self,
+        stmts: &[tree::Stmt],
+        value: Option<&tree::Expr>,
+        name: &str,
+    ) -> Eval<Val> {
+        for (index, stmt) in stmts.iter().enumerate() {
+            let tree::Stmt::Expr { value: expr } = stmt else {
+                self.statement(stmt)?;
+                continue;
+            };
+            match &*expr.kind {
+                ExprKind::Return { value: Some(value) } => return self.rvalue(value),
+                ExprKind::If { condition, then_block, else_value: None }
+                    if ends_with_return(then_block) =>
+                {
+                    let condition = self.scalar(condition)?;
+                    self.locate(&expr.at);
+                    return self.branch(
+                        condition,
+                        Some(name),
+                        &mut |b| b.function_body(then_block, name),
+                        &mut |b| b.function_end(&stmts[index + 1..], value, name),
+                    );
+                }
+                _ => self.statement(stmt)?,
+            }
+        }
+        match value {
+            Some(value) => match &*value.kind {
+                ExprKind::Return { value: Some(value) } => self.rvalue(value),
+                _ => self.hinted(value, Some(name)),
+            },
             None => Ok(Val::unit()),
         }
     }
@@ -505,6 +553,16 @@ impl Builder {
         let value = self.scalar_beside(index, Type::U32)?;
         self.index_u32(value)
     }
+}
+
+/// Whether the last statement of a block returns a value.
+fn ends_with_return(block: &tree::Block) -> bool {
+    let last = match (&block.value, block.stmts.last()) {
+        (Some(value), _) => value,
+        (None, Some(tree::Stmt::Expr { value })) => value,
+        _ => return false,
+    };
+    matches!(&*last.kind, ExprKind::Return { value: Some(_) })
 }
 
 /// A literal whose type is its neighbour's.
