@@ -29,6 +29,9 @@ pub struct SpirvOptions {
     pub fused_multiply_add: bool,
     /// The driver adds `f32` to memory atomically; otherwise a compare-exchange loop does.
     pub atomic_float_add: bool,
+    /// The driver silently ends the loops of an invocation after that many turns altogether, as
+    /// Mesa's software driver does. Kernels then count, and report that they reached it.
+    pub loop_turns: Option<u32>,
 }
 
 impl SpirvOptions {
@@ -41,6 +44,7 @@ impl SpirvOptions {
         round_to_even: 0,
         fused_multiply_add: true,
         atomic_float_add: false,
+        loop_turns: None,
     };
 
     /// Storage buffers, and no execution mode that naga does not read.

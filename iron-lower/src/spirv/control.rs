@@ -6,11 +6,12 @@
 
 use iron_ir::Handle;
 use iron_ir::entity::Value;
-use iron_ir::kernel::{Block, Span};
-use iron_ir::op::{BinaryOp, Op, Stmt, Unroll};
+use iron_ir::kernel::{Block, Kernel, Span};
+use iron_ir::layout::FieldKind;
+use iron_ir::op::{AtomicOp, BinaryOp, Op, Stmt, Unroll};
 use iron_ir::types::Type;
 use rspirv::dr::Operand;
-use rspirv::spirv::{LoopControl, Op as Spv, StorageClass};
+use rspirv::spirv::{Capability, GroupOperation, LoopControl, Op as Spv, Scope, StorageClass};
 
 use super::{Emitter, Parts};
 use crate::error::LowerError;
@@ -113,10 +114,7 @@ impl Emitter<'_> {
                 }
                 None => self.not_legalised("`continue` outside of a loop"),
             },
-            Stmt::Return => {
-                self.b.ret();
-                Ok(())
-            }
+            Stmt::Return => self.end_invocation(),
             Stmt::Group { op, .. } => {
                 self.not_legalised(format!("the workgroup operation `{}`", op.name()))
             }
@@ -179,6 +177,7 @@ impl Emitter<'_> {
         let [header, start, next, merge] = self.loop_labels();
         self.b.branch(header);
         self.begin(header);
+        self.count_turn();
         self.b.loop_merge(merge, next, LoopControl::NONE);
         self.b.branch(start);
         self.begin(start);
@@ -222,6 +221,7 @@ impl Emitter<'_> {
         let [header, begin, next, merge] = self.loop_labels();
         self.b.branch(header);
         self.begin(header);
+        self.count_turn();
         let current = self.b.op(Spv::Load, int_type, &[variable]);
         let less = if signed {
             Spv::SLessThan
@@ -254,6 +254,74 @@ impl Emitter<'_> {
         );
         self.b.branch(header);
         self.begin(merge);
+        Ok(())
+    }
+
+    /// Starts counting loop turns, where the driver has a limit.
+    pub(super) fn start_counting(&mut self) {
+        if !super::counts_turns(self.kernel, &self.options) {
+            return;
+        }
+        let u32_type = self.b.type_int(32);
+        let turns = self.b.function_variable(u32_type);
+        self.b.name(turns, "loop_turns");
+        let zero = self.b.constant_u32(0);
+        self.b.effect(
+            Spv::Store,
+            vec![Operand::IdRef(turns), Operand::IdRef(zero)],
+        );
+        self.turns = Some(turns);
+    }
+
+    /// Counts a turn of the subgroup, in the loop's header: the driver runs the lanes together,
+    /// so one of them counts.
+    pub(super) fn count_turn(&mut self) {
+        let Some(turns) = self.turns else {
+            return;
+        };
+        let (u32_type, bool_type) = (self.b.type_int(32), self.b.type_bool());
+        self.b.capability(Capability::GroupNonUniform);
+        let scope = self.b.constant_u32(Scope::Subgroup as u32);
+        let counts = vec![Operand::IdScope(scope)];
+        let counts = self.b.op_with(Spv::GroupNonUniformElect, bool_type, counts);
+        let (zero, one) = (self.b.constant_u32(0), self.b.constant_u32(1));
+        let turn = self.b.op(Spv::Select, u32_type, &[counts, one, zero]);
+        let so_far = self.b.op(Spv::Load, u32_type, &[turns]);
+        let more = self.b.op(Spv::IAdd, u32_type, &[so_far, turn]);
+        self.b.effect(
+            Spv::Store,
+            vec![Operand::IdRef(turns), Operand::IdRef(more)],
+        );
+    }
+
+    /// Ends the invocation, and reports that it reached the driver's limit of loop turns.
+    pub(super) fn end_invocation(&mut self) -> Result<(), LowerError> {
+        if let (Some(turns), Some(limit), false) =
+            (self.turns, self.options.loop_turns, self.b.is_terminated())
+        {
+            let (u32_type, bool_type) = (self.b.type_int(32), self.b.type_bool());
+            self.b.capability(Capability::GroupNonUniformArithmetic);
+            let own = self.b.op(Spv::Load, u32_type, &[turns]);
+            let scope = self.b.constant_u32(Scope::Subgroup as u32);
+            let all = vec![
+                Operand::IdScope(scope),
+                Operand::GroupOperation(GroupOperation::Reduce),
+                Operand::IdRef(own),
+            ];
+            let all = self.b.op_with(Spv::GroupNonUniformIAdd, u32_type, all);
+            let limit = self.b.constant_u32(limit);
+            let reached = self.b.op(Spv::UGreaterThanEqual, bool_type, &[all, limit]);
+            let (report, merge) = (self.b.id(), self.b.id());
+            self.b.selection_merge(merge);
+            self.b.branch_if(reached, report, merge);
+            self.begin(report);
+            let word = self.report_word(true)?;
+            let one = self.b.constant_u32(1);
+            self.compare_exchange_word(word, one);
+            self.b.branch(merge);
+            self.begin(merge);
+        }
+        self.b.ret();
         Ok(())
     }
 
@@ -363,7 +431,7 @@ impl Emitter<'_> {
         self.b.selection_merge(merge);
         self.b.branch_if(outside, report, merge);
         self.begin(report);
-        let word = self.error_word_pointer()?;
+        let word = self.report_word(false)?;
         let code = self.b.constant_u32(crate::error_code(self.span));
         self.compare_exchange_word(word, code);
         self.b.branch(merge);
@@ -374,23 +442,100 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    fn error_word_pointer(&mut self) -> Result<u32, LowerError> {
-        use iron_ir::layout::FieldKind;
+    /// The pointer to the error word, or to the loop word.
+    fn report_word(&mut self, of_loops: bool) -> Result<u32, LowerError> {
         let u32_type = self.b.type_int(32);
-        if let Some(buffer) = self.interface.error_buffer {
+        let uses = &self.interface;
+        let buffer = if of_loops {
+            uses.loop_buffer
+        } else {
+            uses.error_buffer
+        };
+        if let Some(buffer) = buffer {
             let pointer = self.b.type_pointer(StorageClass::StorageBuffer, u32_type);
             let zero = self.b.constant_u32(0);
             return Ok(self.b.op(Spv::AccessChain, pointer, &[buffer, zero, zero]));
         }
-        match self.interface.fields.get(&FieldKind::ErrorWord) {
-            Some(&address) => {
+        let address = if of_loops {
+            uses.loop_word
+        } else {
+            uses.fields.get(&FieldKind::ErrorWord).copied()
+        };
+        match address {
+            Some(address) => {
                 let class = StorageClass::PhysicalStorageBuffer;
                 let pointer = self.b.type_pointer(class, u32_type);
                 Ok(self.b.op(Spv::ConvertUToPtr, pointer, &[address]))
             }
-            None => self.not_legalised("an index check without an error word"),
+            None => self.not_legalised("a report without its word"),
         }
     }
+}
+
+/// An upper bound of the turns that one invocation's loops take altogether; the largest number
+/// where there is none.
+pub(super) fn most_turns(kernel: &Kernel, block: &Block) -> u64 {
+    block.0.iter().fold(0u64, |all, (stmt, _)| {
+        let turns = match stmt {
+            Stmt::If {
+                then_block,
+                else_block,
+                ..
+            } => most_turns(kernel, then_block).max(most_turns(kernel, else_block)),
+            Stmt::For {
+                start,
+                end,
+                step,
+                body,
+                ..
+            } => {
+                let constant = |v: Value| kernel.constant(v).map(|c| c.bits);
+                let own = match (constant(*start), constant(*end), constant(*step)) {
+                    (Some(start), Some(end), Some(step)) => {
+                        end.saturating_sub(start).div_ceil(step.max(1))
+                    }
+                    _ => u64::MAX,
+                };
+                own.saturating_mul(most_turns(kernel, body).saturating_add(1))
+            }
+            // A single trip, as labelled breaks and early returns make them, has no back edge.
+            Stmt::Loop { body } if matches!(body.0.last(), Some((Stmt::Break, _))) => {
+                if continues(body) {
+                    u64::MAX
+                } else {
+                    most_turns(kernel, body)
+                }
+            }
+            Stmt::Loop { .. } => u64::MAX,
+            // May be a compare-exchange loop.
+            Stmt::Atomic {
+                op: AtomicOp::Add,
+                result,
+                ..
+            } => {
+                if kernel.ty(*result).scalar.is_float() {
+                    1024
+                } else {
+                    0
+                }
+            }
+            _ => 0,
+        };
+        all.saturating_add(turns)
+    })
+}
+
+/// Whether some `continue` of this block goes on with the loop that it is the body of.
+fn continues(block: &Block) -> bool {
+    block.0.iter().any(|(stmt, _)| match stmt {
+        Stmt::Continue => true,
+        Stmt::If {
+            then_block,
+            else_block,
+            ..
+        } => continues(then_block) || continues(else_block),
+        _ => false,
+    })
 }
 
 /// Whether some `break` of this block leaves the loop that it is the body of.

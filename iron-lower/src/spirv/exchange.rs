@@ -205,6 +205,7 @@ impl Emitter<'_> {
         let [header, body, next, merge] = [0; 4].map(|_| self.b.id());
         self.b.branch(header);
         self.b.begin_block(header);
+        self.count_turn();
         self.b
             .loop_merge(merge, next, rspirv::spirv::LoopControl::NONE);
         self.b.branch(body);

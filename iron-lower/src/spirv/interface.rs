@@ -13,7 +13,7 @@ use rspirv::dr::Operand;
 use rspirv::spirv::Op as Spv;
 use rspirv::spirv::{BuiltIn, Capability, Decoration, MemoryAccess, StorageClass, Word};
 
-use super::{BlockPlace, Emitter, Parts, block_place};
+use super::{BlockPlace, Emitter, Parts, block_place, counts_turns};
 use crate::error::LowerError;
 use crate::profile::SpirvOptions;
 
@@ -24,6 +24,8 @@ pub struct Bindings {
     pub tensors: Vec<Param>,
     /// Storage buffer of the error word, where the body checks indices.
     pub error_word: Option<u32>,
+    /// Storage buffer of the loop word, where the kernel counts its loop turns.
+    pub loop_word: Option<u32>,
     /// Uniform buffer of the parameter block, where it does not fit the push constants.
     pub block: Option<u32>,
 }
@@ -32,6 +34,8 @@ pub struct Bindings {
 pub fn bindings(kernel: &Kernel, options: &SpirvOptions) -> Bindings {
     let tensors: Vec<Param> = kernel.tensor_slots().map(|(_, p)| p).collect();
     let error_word = kernel.checks_indices().then_some(tensors.len() as u32);
+    let counts = counts_turns(kernel, options);
+    let loop_word = counts.then_some(tensors.len() as u32 + u32::from(error_word.is_some()));
     let block = match block_place(kernel, options) {
         BlockPlace::Uniform(binding) => Some(binding),
         BlockPlace::PushConstants | BlockPlace::Address => None,
@@ -39,6 +43,7 @@ pub fn bindings(kernel: &Kernel, options: &SpirvOptions) -> Bindings {
     Bindings {
         tensors,
         error_word,
+        loop_word,
         block,
     }
 }
@@ -56,6 +61,10 @@ pub(super) struct Interface {
     pub origins: HashMap<Param, Word>,
     /// Storage buffer of the error word, in the descriptor profile.
     pub error_buffer: Option<Word>,
+    /// Storage buffer of the loop word, in the descriptor profile.
+    pub loop_buffer: Option<Word>,
+    /// Address of the loop word, where turns are counted.
+    pub loop_word: Option<Word>,
     /// Input variables.
     pub builtins: BTreeMap<u32, Word>,
     /// Loaded builtins by operator and axis.
@@ -80,6 +89,8 @@ pub(super) struct BlockVariable {
     class: StorageClass,
     /// Position of each field among the structure's members.
     members: Vec<Field>,
+    /// The address of the loop word is one more member, the last.
+    has_loop_word: bool,
 }
 
 impl Emitter<'_> {
@@ -189,13 +200,18 @@ impl Emitter<'_> {
             .filter(|f| self.interface.used_fields.contains(&f.kind))
             .cloned()
             .collect();
-        if members.is_empty() {
+        let has_loop_word =
+            self.options.device_addresses && counts_turns(self.kernel, &self.options);
+        if members.is_empty() && !has_loop_word {
             return;
         }
-        let typed: Vec<(Word, u32, String)> = members
+        let mut typed: Vec<(Word, u32, String)> = members
             .iter()
             .map(|f| (self.scalar_type(f.scalar), f.offset, f.name.clone()))
             .collect();
+        if has_loop_word {
+            typed.push((self.b.type_int(64), layout.bytes, "loop_word".to_string()));
+        }
         let name = format!("{}_parameters", self.kernel.name);
         let structure = self.b.type_block(&name, &typed);
         let (class, variable) = match block_place(self.kernel, &self.options) {
@@ -223,6 +239,7 @@ impl Emitter<'_> {
             structure,
             class,
             members,
+            has_loop_word,
         });
     }
 
@@ -267,16 +284,25 @@ impl Emitter<'_> {
             }
             self.interface.buffers.insert(param, variable);
         }
-        if let Some(binding) = bindings.error_word {
-            let u32_type = self.b.type_int(32);
-            let structure = self.b.type_runtime_block("error_word_buffer", u32_type, 4);
-            let variable = self
-                .b
-                .global_variable(structure, StorageClass::StorageBuffer);
-            self.b.name(variable, "error_word");
-            self.bind(variable, binding);
-            self.interface.error_buffer = Some(variable);
-        }
+        self.interface.error_buffer = bindings
+            .error_word
+            .map(|binding| self.declare_word("error_word", binding));
+        self.interface.loop_buffer = bindings
+            .loop_word
+            .map(|binding| self.declare_word("loop_word", binding));
+    }
+
+    fn declare_word(&mut self, name: &str, binding: u32) -> Word {
+        let u32_type = self.b.type_int(32);
+        let structure = self
+            .b
+            .type_runtime_block(&format!("{name}_buffer"), u32_type, 4);
+        let variable = self
+            .b
+            .global_variable(structure, StorageClass::StorageBuffer);
+        self.b.name(variable, name);
+        self.bind(variable, binding);
+        variable
     }
 
     fn declare_builtins(&mut self) {
@@ -373,19 +399,27 @@ impl Emitter<'_> {
         } else {
             block.variable
         };
-        for (index, field) in block.members.iter().enumerate() {
-            let ty = self.scalar_type(field.scalar);
-            let pointer = self.b.type_pointer(block.class, ty);
-            let index = self.b.constant_u32(index as u32);
-            let place = self.b.op(Spv::AccessChain, pointer, &[base, index]);
+        let load = |e: &mut Self, index: usize, scalar: Scalar, name: &str| {
+            let ty = e.scalar_type(scalar);
+            let pointer = e.b.type_pointer(block.class, ty);
+            let index = e.b.constant_u32(index as u32);
+            let place = e.b.op(Spv::AccessChain, pointer, &[base, index]);
             let mut operands = vec![Operand::IdRef(place)];
             if block.class == StorageClass::PhysicalStorageBuffer {
                 operands.push(Operand::MemoryAccess(MemoryAccess::ALIGNED));
-                operands.push(Operand::LiteralBit32(field.scalar.bytes()));
+                operands.push(Operand::LiteralBit32(scalar.bytes()));
             }
-            let id = self.b.op_with(Spv::Load, ty, operands);
-            self.b.name(id, &field.name);
+            let id = e.b.op_with(Spv::Load, ty, operands);
+            e.b.name(id, name);
+            id
+        };
+        for (index, field) in block.members.iter().enumerate() {
+            let id = load(self, index, field.scalar, &field.name);
             self.interface.fields.insert(field.kind, id);
+        }
+        if block.has_loop_word {
+            let id = load(self, block.members.len(), Scalar::U64, "loop_word");
+            self.interface.loop_word = Some(id);
         }
         if self.options.device_addresses {
             return;

@@ -13,6 +13,9 @@
 //! **The error word** of [`Stmt::CheckIndex`](iron_ir::Stmt::CheckIndex) takes the
 //! [`error_code`](crate::error_code) of the first check that fails.
 //!
+//! **The loop word** takes 1 where a kernel reached the driver's limit of loop turns, on drivers
+//! that have one ([`SpirvOptions::loop_turns`]): the results of that launch are wrong.
+//!
 //! **Numbers.** Float arithmetic is decorated `NoContraction` unless the contract permits
 //! contraction. Vulkan itself promises 2.5 ULP for division and leaves the rounding of `fma` to
 //! the driver; [`SpirvOptions::fused_multiply_add`] says whether the driver's is known to round
@@ -117,6 +120,8 @@ struct Emitter<'k> {
     n_loops: u32,
     /// `OpString` of each source file.
     files: Vec<Word>,
+    /// Turns of all loops so far, where they are counted.
+    turns: Option<Word>,
     /// The line last marked in this block.
     marked: Option<Span>,
     /// Statement at hand, for messages.
@@ -145,6 +150,7 @@ impl<'k> Emitter<'k> {
             loops: Vec::new(),
             n_loops: 0,
             files: Vec::new(),
+            turns: None,
             marked: None,
             span: Span::default(),
             entry,
@@ -169,9 +175,9 @@ impl<'k> Emitter<'k> {
         let label = self.b.id();
         self.b.begin_block(label);
         self.load_interface()?;
+        self.start_counting();
         self.block(&kernel.body)?;
-        self.b.ret();
-        Ok(())
+        self.end_invocation()
     }
 
     fn finish(self) -> Vec<u32> {
@@ -403,12 +409,27 @@ pub enum BlockPlace {
 
 /// Where the block lies, for a kernel and options.
 pub fn block_place(kernel: &Kernel, options: &SpirvOptions) -> BlockPlace {
-    if BlockLayout::of(kernel).bytes <= options.push_constant_bytes {
+    if block_bytes(kernel, options) <= options.push_constant_bytes {
         return BlockPlace::PushConstants;
     }
     if options.device_addresses {
         return BlockPlace::Address;
     }
     let tensors = kernel.tensor_slots().count() as u32;
-    BlockPlace::Uniform(tensors + u32::from(kernel.checks_indices()))
+    let words = u32::from(kernel.checks_indices()) + u32::from(counts_turns(kernel, options));
+    BlockPlace::Uniform(tensors + words)
+}
+
+/// Bytes of the block, with the address of the loop word where the kernel counts its turns.
+pub fn block_bytes(kernel: &Kernel, options: &SpirvOptions) -> u32 {
+    let by_address = options.device_addresses && counts_turns(kernel, options);
+    BlockLayout::of(kernel).bytes + if by_address { 8 } else { 0 }
+}
+
+/// Whether the kernel may reach the driver's limit of loop turns, and so counts them: its loop
+/// word becomes 1 where it did. With device addresses the word's address follows the block.
+pub fn counts_turns(kernel: &Kernel, options: &SpirvOptions) -> bool {
+    options
+        .loop_turns
+        .is_some_and(|limit| control::most_turns(kernel, &kernel.body) >= u64::from(limit))
 }

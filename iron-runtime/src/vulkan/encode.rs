@@ -10,12 +10,21 @@ use iron_lower::spirv::BlockPlace;
 
 use super::memory::{Allocation, Use};
 use super::pipeline::VulkanPipeline;
-use super::queue::{Commands, DescriptorPool, ErrorWords, Keep};
+use super::queue::{Commands, DescriptorPool, ErrorWord, ErrorWords, Keep};
 use super::{BACKEND, Shared, failed};
 use crate::device::{DeviceError, RecordedLaunch};
 
 /// Alignment of blocks and error words that are bound to a slot.
 const SLOT_BYTES: u64 = 256;
+
+/// A launch with its places in the submission's host memory.
+struct Plan<'l> {
+    index: usize,
+    pipeline: &'l VulkanPipeline,
+    block_at: Option<u64>,
+    error_at: Option<u64>,
+    turns_at: Option<u64>,
+}
 
 /// Encodes launches in order, each after the writes of those before.
 pub(super) fn launches(
@@ -44,19 +53,37 @@ pub(super) fn launches(
         };
         let block_at = place(pipeline.block_place != BlockPlace::PushConstants);
         let error_at = place(pipeline.error_word.is_some());
-        plan.push((index, pipeline, block_at, error_at));
+        let turns_at = place(pipeline.counts_turns);
+        plan.push(Plan {
+            index,
+            pipeline,
+            block_at,
+            error_at,
+            turns_at,
+        });
     }
     let host = match host_bytes {
         0 => None,
         bytes => Some(Arc::new(shared.pool.allocate(bytes, Use::Host)?)),
     };
-    let words: Vec<(u64, String)> = plan
+    let words: Vec<ErrorWord> = plan
         .iter()
-        .filter_map(|(_, pipeline, _, error_at)| Some(((*error_at)?, name_of(pipeline))))
+        .flat_map(|p| {
+            let word = |of_loops| {
+                let kernel = name_of(p.pipeline);
+                move |offset| ErrorWord {
+                    offset,
+                    kernel,
+                    of_loops,
+                }
+            };
+            [p.error_at.map(word(false)), p.turns_at.map(word(true))]
+        })
+        .flatten()
         .collect();
     if let Some(host) = &host {
-        for (offset, _) in &words {
-            host.write(*offset, &[0; 4]);
+        for word in &words {
+            host.write(word.offset, &[0; 4]);
         }
         keep.allocations.push(host.clone());
         if !words.is_empty() {
@@ -66,10 +93,17 @@ pub(super) fn launches(
             });
         }
     }
-    let sets = descriptor_pool(shared, plan.iter().map(|p| p.1))?;
+    let sets = descriptor_pool(shared, plan.iter().map(|p| p.pipeline))?;
     let device = &shared.context.device;
     let mut bound = vk::Pipeline::null();
-    for (index, pipeline, block_at, error_at) in plan {
+    for Plan {
+        index,
+        pipeline,
+        block_at,
+        error_at,
+        turns_at,
+    } in plan
+    {
         let launch = &launches[index];
         let mut block = launch.checked.block.clone();
         block.resize(pipeline.block_bytes as usize, 0);
@@ -91,6 +125,10 @@ pub(super) fn launches(
         if let (Some(offset), Some(at), Some(host)) = (pipeline.error_word, error_at, &host) {
             block[offset..offset + 8].copy_from_slice(&(host.address + at).to_le_bytes());
         }
+        if let (true, Some(at), Some(host)) = (by_address, turns_at, &host) {
+            let last = block.len() - 8;
+            block[last..].copy_from_slice(&(host.address + at).to_le_bytes());
+        }
         let mut push = block.clone();
         if let (Some(at), Some(host)) = (block_at, &host) {
             host.write(at, &block);
@@ -99,7 +137,7 @@ pub(super) fn launches(
         keep.pipelines.push(launch.pipeline.clone());
         let set = match (&sets, pipeline.sets) {
             (Some(pool), Some(layout)) => {
-                let slots = [block_at, error_at];
+                let slots = [block_at, error_at, turns_at];
                 Some(descriptor_set(
                     shared, pool, layout, pipeline, launch, &host, slots,
                 )?)
@@ -254,6 +292,7 @@ fn descriptor_pool<'p>(
         n_sets += 1;
         storage += pipeline.bindings.tensors.len() as u32;
         storage += u32::from(pipeline.bindings.error_word.is_some());
+        storage += u32::from(pipeline.bindings.loop_word.is_some());
         uniform += u32::from(pipeline.bindings.block.is_some());
     }
     if n_sets == 0 {
@@ -289,7 +328,7 @@ fn descriptor_set(
     pipeline: &VulkanPipeline,
     launch: &RecordedLaunch,
     host: &Option<Arc<Allocation>>,
-    [block_at, error_at]: [Option<u64>; 2],
+    [block_at, error_at, turns_at]: [Option<u64>; 3],
 ) -> Result<vk::DescriptorSet, DeviceError> {
     let device = &shared.context.device;
     let layouts = [layout];
@@ -330,6 +369,9 @@ fn descriptor_set(
             range,
         };
         if let (Some(binding), Some(at)) = (pipeline.bindings.error_word, error_at) {
+            all.push((binding, vk::DescriptorType::STORAGE_BUFFER, slot(at, 4)));
+        }
+        if let (Some(binding), Some(at)) = (pipeline.bindings.loop_word, turns_at) {
             all.push((binding, vk::DescriptorType::STORAGE_BUFFER, slot(at, 4)));
         }
         if let (Some(binding), Some(at)) = (pipeline.bindings.block, block_at) {

@@ -40,7 +40,7 @@ use crate::device::{Backend, Device, DeviceError, Graph, Pipeline, RecordedLaunc
 use instance::{Context, PROFILE_VARIABLE};
 use memory::{Pool, Use, VulkanBuffer};
 use pipeline::{DiskCache, VulkanPipeline};
-use queue::{Commands, Keep, Queue};
+use queue::{Commands, Keep, Queue, Tripped};
 
 const BACKEND: &str = Backend::Vulkan.name();
 
@@ -100,11 +100,9 @@ impl VulkanDevice {
             pipelines: Mutex::default(),
             cache,
         };
-        if !probe::fuses_multiply_add(&device)? {
-            device.options.fused_multiply_add = false;
-            device.profile.spirv = Some(device.options);
-        }
-        device.pipelines.lock().clear();
+        device.options.fused_multiply_add = probe::fuses_multiply_add(&device)?;
+        device.options.loop_turns = probe::loop_turns(&device)?;
+        device.profile.spirv = Some(device.options);
         Ok(Arc::new(device))
     }
 
@@ -179,6 +177,19 @@ impl VulkanDevice {
                     own.bytes()
                 ),
             }),
+        }
+    }
+
+    fn cut_loops(&self, kernel: String) -> DeviceError {
+        DeviceError::Unsupported {
+            kernel,
+            backend: BACKEND,
+            reason: format!(
+                "driver `{}` ends the loops of an invocation after {} turns, and a launch reached \
+                 that: its results are wrong",
+                self.shared.context.info.name,
+                self.options.loop_turns.unwrap_or(0)
+            ),
         }
     }
 
@@ -319,7 +330,10 @@ impl Device for VulkanDevice {
                 .queue
                 .wait(buffer.last_use.load(Ordering::Acquire))?;
             buffer.allocation.read(offset, bytes);
-            return Ok(());
+            return match self.shared.queue.cut_loops() {
+                Some(kernel) => Err(self.cut_loops(kernel)),
+                None => Ok(()),
+            };
         }
         let length = bytes.len() as u64;
         let piece = |staging: &memory::Allocation, at: u64, length: u64, _| {
@@ -366,10 +380,11 @@ impl Device for VulkanDevice {
         self.shared.queue.wait_all()?;
         match self.shared.queue.take_error() {
             // The word holds the line plus one.
-            Some((kernel, code)) => Err(DeviceError::IndexOutOfRange {
+            Some(Tripped::Index { kernel, code }) => Err(DeviceError::IndexOutOfRange {
                 kernel,
                 line: code.saturating_sub(1),
             }),
+            Some(Tripped::Loops { kernel }) => Err(self.cut_loops(kernel)),
             None => Ok(()),
         }
     }

@@ -12,7 +12,7 @@ use iron_ir::launch::LaunchLimits;
 use iron_ir::layout::{BlockLayout, FieldKind};
 use iron_lower::Profile;
 use iron_lower::profile::SpirvOptions;
-use iron_lower::spirv::{Bindings, BlockPlace, bindings, block_place};
+use iron_lower::spirv::{Bindings, BlockPlace, bindings, block_bytes, block_place, counts_turns};
 
 use super::instance::Context;
 use super::{BACKEND, failed};
@@ -34,6 +34,8 @@ pub(super) struct VulkanPipeline {
     pub addresses: Vec<(usize, usize)>,
     /// Offset in the block of the error word's address.
     pub error_word: Option<usize>,
+    /// The kernel counts its loop turns into a word of its own, whose address follows the block.
+    pub counts_turns: bool,
     module: vk::ShaderModule,
 }
 
@@ -63,7 +65,8 @@ impl VulkanPipeline {
             sets: None,
             module: vk::ShaderModule::null(),
             block_place: block_place(&kernel, options),
-            block_bytes: layout.bytes,
+            block_bytes: block_bytes(&kernel, options),
+            counts_turns: counts_turns(&kernel, options),
             bindings: bindings(&kernel, options),
             addresses,
             error_word: offset_of(FieldKind::ErrorWord),
@@ -97,6 +100,11 @@ impl VulkanPipeline {
             let mut all: Vec<(u32, vk::DescriptorType)> = (0..storage)
                 .map(|b| (b, vk::DescriptorType::STORAGE_BUFFER))
                 .collect();
+            all.extend(
+                self.bindings
+                    .loop_word
+                    .map(|b| (b, vk::DescriptorType::STORAGE_BUFFER)),
+            );
             all.extend(
                 self.bindings
                     .error_word

@@ -27,7 +27,7 @@ struct State {
     idle: Vec<Commands>,
     in_flight: VecDeque<Submission>,
     /// The first tripped check since the last synchronisation.
-    error: Option<(String, u32)>,
+    error: Option<Tripped>,
 }
 
 /// A command buffer with a pool of its own, so that buffers are recorded in parallel.
@@ -59,8 +59,24 @@ pub(super) struct Keep {
 /// Error words of launches, in host-visible memory.
 pub(super) struct ErrorWords {
     pub memory: Arc<Allocation>,
-    /// Offset of each word and the kernel that writes it.
-    pub words: Vec<(u64, String)>,
+    pub words: Vec<ErrorWord>,
+}
+
+/// A word that a kernel writes where something is wrong.
+pub(super) struct ErrorWord {
+    pub offset: u64,
+    pub kernel: String,
+    /// The kernel reached the driver's limit of loop turns.
+    pub of_loops: bool,
+}
+
+/// What a word told.
+#[derive(Clone, Debug)]
+pub(super) enum Tripped {
+    /// A failed index check with its code.
+    Index { kernel: String, code: u32 },
+    /// Loops that the driver cut off.
+    Loops { kernel: String },
 }
 
 /// Descriptor sets of a submission.
@@ -178,8 +194,16 @@ impl Queue {
     }
 
     /// The first check that failed since the last call.
-    pub fn take_error(&self) -> Option<(String, u32)> {
+    pub fn take_error(&self) -> Option<Tripped> {
         self.state.lock().error.take()
+    }
+
+    /// The kernel whose loops the driver cut off, while no synchronisation reported it.
+    pub fn cut_loops(&self) -> Option<String> {
+        match &self.state.lock().error {
+            Some(Tripped::Loops { kernel }) => Some(kernel.clone()),
+            Some(Tripped::Index { .. }) | None => None,
+        }
     }
 
     /// Collects finished submissions. What they kept is returned, to be dropped without the lock.
@@ -236,15 +260,25 @@ impl Keep {
 
 impl ErrorWords {
     /// The first word that a check wrote; all are cleared.
-    fn collect(&self) -> Option<(String, u32)> {
+    fn collect(&self) -> Option<Tripped> {
         let mut found = None;
-        for (offset, kernel) in &self.words {
+        for ErrorWord {
+            offset,
+            kernel,
+            of_loops,
+        } in &self.words
+        {
             let mut word = [0; 4];
             self.memory.read(*offset, &mut word);
-            let word = u32::from_le_bytes(word);
-            if word != 0 {
+            let code = u32::from_le_bytes(word);
+            if code != 0 {
                 self.memory.write(*offset, &[0; 4]);
-                found.get_or_insert_with(|| (kernel.clone(), word));
+                let kernel = kernel.clone();
+                found.get_or_insert(if *of_loops {
+                    Tripped::Loops { kernel }
+                } else {
+                    Tripped::Index { kernel, code }
+                });
             }
         }
         found

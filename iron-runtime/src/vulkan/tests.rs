@@ -684,3 +684,38 @@ fn threads_share_a_device() {
         });
     }
 }
+
+/// A driver that cuts loops off must not be believed in silence.
+#[test]
+fn loops_past_the_drivers_limit_are_reported() {
+    for device in devices() {
+        let Some(limit) = device.options.loop_turns else {
+            continue;
+        };
+        for (turns, is_cut) in [(limit - 2, false), (limit + 1000, true)] {
+            let kernel = map(Type::U32, Type::U32, |s, end| {
+                let total = s.local("total", Type::U32);
+                let (zero, one) = (s.u32(0), s.u32(1));
+                s.push(Stmt::Set(total, zero));
+                s.for_range([zero, end, one], |s, index| {
+                    let sum = s.get(total);
+                    let sum = s.binary(BinaryOp::Xor, sum, index);
+                    let sum = s.binary(BinaryOp::Add, sum, one);
+                    s.push(Stmt::Set(total, sum));
+                });
+                s.get(total)
+            });
+            let pipeline = compile(&device, &kernel);
+            let x = upload(&device, &words(&[3, turns]));
+            let y = device.alloc(8).expect("memory");
+            let arguments = vec![view(&x, Scalar::U32, 0, 2), view(&y, Scalar::U32, 0, 2)];
+            let launch = RecordedLaunch::new(pipeline, arguments).expect("the contract holds");
+            device.submit(&[launch]).expect("submit");
+            let found = device.download(&*y, 0, &mut [0; 8]);
+            assert_eq!(found.is_err(), is_cut, "{turns}: {found:?}");
+            let found = device.synchronize();
+            assert_eq!(found.is_err(), is_cut, "{turns}: {found:?}");
+            device.synchronize().expect("reported once");
+        }
+    }
+}
