@@ -14,7 +14,11 @@
 //! Contracts are checked when a launch is recorded, never when it is replayed. There is no
 //! fallback from one backend to another.
 
+pub mod cache;
+pub mod cuda;
 pub mod device;
+pub(crate) mod gpu;
+pub mod hip;
 pub mod host;
 pub mod identity;
 mod launch;

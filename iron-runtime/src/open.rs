@@ -11,9 +11,9 @@ pub fn open(backend: Backend) -> Result<Arc<dyn Device>, DeviceError> {
         Backend::Reference => Ok(Arc::new(crate::reference::ReferenceDevice::new())),
         Backend::Vulkan => Ok(crate::vulkan::VulkanDevice::open()?),
 
+        Backend::Cuda => crate::cuda::open(),
+        Backend::Hip => crate::hip::open(),
         Backend::Cpu
-        | Backend::Cuda
-        | Backend::Hip
         | Backend::Metal => Err(DeviceError::Missing {
             backend: backend.name(),
             reason: "this build has no such backend".into(),
