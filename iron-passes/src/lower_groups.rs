@@ -155,18 +155,20 @@ impl Lowering<'_> {
         self.b.workgroup_barrier();
         self.in_use = true;
         if count > 4 && count <= width {
-            let index = if count == width {
-                lane
-            } else {
-                self.b.with_int(BinaryOp::Min, lane, i128::from(count) - 1)
+            // Every block of lanes loads all partial results, so that every lane gets the tree.
+            let block = count.next_power_of_two();
+            let own = self.b.with_int(BinaryOp::And, lane, i128::from(block) - 1);
+            let index = match block - count {
+                0 => own,
+                _ => self.b.with_int(BinaryOp::Min, own, i128::from(count) - 1),
             };
             let mut mine = self.b.load(Place::Array(scratch), vec![index], ty);
-            if count < width {
-                let present = self.b.compare_int(CompareOp::Lt, lane, i128::from(count));
+            if count < block {
+                let present = self.b.compare_int(CompareOp::Lt, own, i128::from(count));
                 let absent = identity(&mut self.b, op, ty);
                 mine = self.b.select(present, mine, absent);
             }
-            return butterfly(&mut self.b, op, mine, count.next_power_of_two(), 1);
+            return butterfly(&mut self.b, op, mine, block, 1);
         }
         let partials = (0..count)
             .map(|i| {
@@ -322,7 +324,12 @@ impl Lowering<'_> {
             };
             distance *= 2;
         }
-        value
+        if !partial {
+            return value;
+        }
+        // Lanes beside absent ones have not seen every element; the first has.
+        let first = self.b.u32(0);
+        shuffle(&mut self.b, SubgroupOp::Broadcast, value, first)
     }
 
     /// The scratch array of a type with at least `len` elements, safe to write.

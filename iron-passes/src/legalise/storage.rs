@@ -81,10 +81,16 @@ fn convert(b: &mut Builder<'_>, legal: &Legal, source: Value, to: Type) -> Optio
     {
         return None;
     }
-    if from.scalar == Scalar::Int4x8 {
-        return Some(unpack_int4(b, source, to));
-    }
-    let wide = decode(b, legal, source);
+    let wide = if from.scalar == Scalar::Int4x8 {
+        let numbers = unpack_int4(b, source);
+        if small(to.scalar) {
+            b.convert(numbers, Scalar::F32)
+        } else {
+            numbers
+        }
+    } else {
+        decode(b, legal, source)
+    };
     if small(to.scalar) {
         // `f32` holds every value of a small type; anything wider is cut to an odd `f32`, which
         // rounds again to what one rounding would give.
@@ -208,7 +214,7 @@ fn unpack_e2m1(b: &mut Builder<'_>, bytes: Value) -> Value {
 }
 
 /// Eight integers with the sign of their fourth bit, the low nibble first.
-fn unpack_int4(b: &mut Builder<'_>, source: Value, to: Type) -> Value {
+fn unpack_int4(b: &mut Builder<'_>, source: Value) -> Value {
     let bits = b.bitcast(source, Scalar::I32);
     let lanes = (0..8)
         .map(|lane| {
@@ -216,6 +222,5 @@ fn unpack_int4(b: &mut Builder<'_>, source: Value, to: Type) -> Value {
             b.with_int(BinaryOp::Shr, up, 28)
         })
         .collect();
-    let wide = b.value(Op::Vector(lanes), Scalar::I32.x(8));
-    b.convert(wide, to.scalar)
+    b.value(Op::Vector(lanes), Scalar::I32.x(8))
 }

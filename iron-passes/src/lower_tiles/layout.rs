@@ -306,17 +306,30 @@ impl<'l> Tiles<'l> {
         b.load(place, vec![index], ty)
     }
 
-    /// Writes an element of a tile; of a shared one by the thread alone that owns it.
+    /// Writes an element of a tile; a shared one's inside of [`for_writing`](Self::for_writing).
     pub(super) fn write(&self, b: &mut Builder<'_>, tile: Tile, element: Element, value: Value) {
-        let place = Place::Array(self.array(tile));
-        if !is_shared(b.kernel, tile) {
-            let slot = self.slot(b, tile, element);
-            return b.store(place, vec![slot], value);
+        let index = if is_shared(b.kernel, tile) {
+            self.shared_index(b, tile, element.at.0, element.at.1)
+        } else {
+            self.slot(b, tile, element)
+        };
+        b.store(Place::Array(self.array(tile)), vec![index], value);
+    }
+
+    /// Runs `body`, which writes the element; for a shared tile in the thread alone that owns
+    /// it, so that no other reads what it writes.
+    pub(super) fn for_writing(
+        &self,
+        b: &mut Builder<'_>,
+        tile: Tile,
+        element: Element,
+        body: impl FnOnce(&mut Builder<'_>),
+    ) {
+        if is_shared(b.kernel, tile) {
+            self.if_owner(b, tile, element, Vec::new(), body);
+        } else {
+            body(b);
         }
-        self.if_owner(b, tile, element, Vec::new(), |b| {
-            let index = self.shared_index(b, tile, element.at.0, element.at.1);
-            b.store(place, vec![index], value);
-        });
     }
 
     /// Runs `body` in the one thread that owns the element, where `also` holds too.

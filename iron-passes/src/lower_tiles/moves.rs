@@ -118,9 +118,11 @@ pub(super) fn copy(b: &mut Builder<'_>, tiles: &Tiles<'_>, to: Tile, from: Tile)
         });
     } else {
         tiles.each_owned(b, to, |b, element| {
-            let value = tiles.read(b, from, element);
-            let value = b.convert(value, outer);
-            tiles.write(b, to, element, value);
+            tiles.for_writing(b, to, element, |b| {
+                let value = tiles.read(b, from, element);
+                let value = b.convert(value, outer);
+                tiles.write(b, to, element, value);
+            });
         });
     }
 }
@@ -149,14 +151,16 @@ pub(super) fn map(b: &mut Builder<'_>, tiles: &Tiles<'_>, map: Map) {
     tiles.each_owned(b, to, |b, element| {
         b.replace(row, element.at.0);
         b.replace(column, element.at.1);
-        for (value, tile) in elements.iter().zip(&from) {
-            let read = tiles.read(b, *tile, element);
-            b.replace(*value, read);
-        }
-        let body = b.rewrite_block(body, &mut |_, stmt| Some(stmt));
-        b.out.extend(body.0);
-        let result = b.resolve(result);
-        tiles.write(b, to, element, result);
+        tiles.for_writing(b, to, element, |b| {
+            for (value, tile) in elements.iter().zip(&from) {
+                let read = tiles.read(b, *tile, element);
+                b.replace(*value, read);
+            }
+            let body = b.rewrite_block(body, &mut |_, stmt| Some(stmt));
+            b.out.extend(body.0);
+            let result = b.resolve(result);
+            tiles.write(b, to, element, result);
+        });
     });
 }
 

@@ -3,7 +3,7 @@
 use iron_ir::entity::{Handle, Local};
 use iron_ir::kernel::Span;
 use iron_ir::op::{BinaryOp, GroupOp, SubgroupOp, UnaryOp};
-use iron_ir::{Class, Scalar, Type};
+use iron_ir::{Class, Const, Scalar, Type, fold};
 
 use super::machine::{Fault, Machine};
 use super::mask::Mask;
@@ -495,23 +495,12 @@ impl Machine<'_> {
                     self.regs[dst..dst + threads].fill(result);
                 }
                 GroupOp::ScanInclusive | GroupOp::ScanExclusive => {
-                    let mut sum = scalar::identity(reduce, scalar);
-                    for (t, &x) in values.iter().enumerate() {
-                        let next = if t == 0 {
-                            Some(x)
-                        } else {
-                            scalar::binary(scalar::reduce_op(reduce), scalar, sum, x)
-                        };
-                        let Some(next) = next else {
-                            return self
-                                .known(false, span, || format!("`{}` of {scalar}", reduce.name()));
-                        };
-                        self.regs[dst + t] = if op == GroupOp::ScanInclusive {
-                            next
-                        } else {
-                            sum
-                        };
-                        sum = next;
+                    let elements: Vec<_> =
+                        values.iter().map(|&bits| Const { scalar, bits }).collect();
+                    let exclusive = op == GroupOp::ScanExclusive;
+                    let scanned = fold::tree_scan(reduce, &elements, exclusive);
+                    for (t, value) in scanned.into_iter().enumerate() {
+                        self.regs[dst + t] = value.bits;
                     }
                 }
                 GroupOp::Broadcast => {

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use iron_ir::op::{BinaryOp, CompareOp, ReduceOp, UnaryOp};
-use iron_ir::{Class, Scalar, Type};
+use iron_ir::{Class, Const, Scalar, Type, fold};
 
 fn f32_of(scalar: Scalar, bits: u64) -> f32 {
     match scalar {
@@ -254,8 +254,13 @@ pub(super) fn convert(from: Scalar, to: Scalar, a: u64) -> Option<u64> {
     if from == to {
         return Some(a);
     }
-    if from.class() == Class::Packed || to.class() == Class::Packed {
-        return None;
+    let half = matches!(to, Scalar::F16 | Scalar::BF16);
+    if from.class() == Class::Packed || to.class() == Class::Packed || (half && !from.is_float()) {
+        let value = Const {
+            scalar: from,
+            bits: a,
+        };
+        return Some(fold::convert(value, to).bits);
     }
     if from.is_float() {
         let x = if from == Scalar::F64 {
@@ -292,6 +297,14 @@ pub(super) fn convert(from: Scalar, to: Scalar, a: u64) -> Option<u64> {
 
 /// A conversion of a whole value, lanes in and out.
 pub(super) fn convert_lanes(from: Type, to: Type, input: &[u64]) -> Option<Vec<u64>> {
+    if matches!(from.scalar, Scalar::F4E2M1x2 | Scalar::Int4x8) {
+        let packed = input.iter().map(|&bits| Const {
+            scalar: from.scalar,
+            bits,
+        });
+        let numbers = packed.flat_map(|value| fold::unpack(value, to.scalar));
+        return Some(numbers.map(|c| c.bits).collect());
+    }
     input
         .iter()
         .map(|&a| convert(from.scalar, to.scalar, a))
