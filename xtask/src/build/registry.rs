@@ -51,7 +51,10 @@ pub fn kernels() -> Vec<KernelInstance> {
 
 fn kernel_instance(name: &str, entry: &InstanceEntry) -> KernelInstance {
     // One kernel that cannot be built is that kernel's failure, not the end of the build.
-    let kernel = match without_panic(entry.build) {
+    let built = without_panic(entry.build)
+        .map_err(|reason| format!("building its IR panicked: {reason}"))
+        .and_then(|kernel| kernel.map_err(|error| format!("its IR cannot be built: {error}")));
+    let kernel = match built {
         Ok(kernel) => kernel,
         Err(reason) => {
             return KernelInstance {
@@ -60,9 +63,7 @@ fn kernel_instance(name: &str, entry: &InstanceEntry) -> KernelInstance {
                 dtype: String::new(),
                 contract: Value::Null,
                 ir: String::new(),
-                lower: Box::new(move |_| {
-                    Lowered::Failed(format!("building its IR panicked: {reason}"))
-                }),
+                lower: Box::new(move |_| Lowered::Failed(reason.clone())),
             };
         }
     };
@@ -71,7 +72,7 @@ fn kernel_instance(name: &str, entry: &InstanceEntry) -> KernelInstance {
         instance: kernel.instance.to_string(),
         dtype: dtype(entry, &kernel),
         contract: contract(&kernel),
-        ir: iron_ir::text::print(&kernel),
+        ir: iron_ir::print::print(&kernel),
         lower: Box::new(move |profile| lower(&kernel, profile)),
     }
 }
