@@ -432,7 +432,8 @@ impl Dialect for Msl {
     fn shared_array(&self, _context: &Context<'_>, array: &ArrayDeclaration<'_>) -> String {
         let ArrayDeclaration { name, ty, len, align, .. } = array;
         let align = if *align > 0 { format!("alignas({align}) ") } else { String::new() };
-        format!("threadgroup {align}{ty} {name}[{len}];")
+        // C++ wants the alignment before every other specifier.
+        format!("{align}threadgroup {ty} {name}[{len}];")
     }
 
     fn entry_types(&self, context: &Context<'_>) -> String {
