@@ -5,13 +5,19 @@
 //! verified IR with the same results, bit for bit. None performs I/O or knows a target's syntax.
 
 mod addressing;
+mod canonicalise;
+mod cse;
 mod dead_code;
+mod forward;
 mod legal;
 mod legalise;
+mod licm;
 mod lower_groups;
 mod lower_tiles;
+mod promote;
 mod rewrite;
 mod trees;
+mod unroll;
 
 use iron_ir::Kernel;
 use iron_ir::verify::{VerifyErrors, verify};
@@ -48,11 +54,21 @@ pub enum PassError {
 /// The passes in order.
 pub fn pipeline(_: &Legal) -> &'static [(&'static str, Pass)] {
     &[
+        ("canonicalise", canonicalise::canonicalise),
         ("lower_tiles", lower_tiles::lower_tiles),
         ("lower_groups", lower_groups::lower_groups),
+        ("unroll", unroll::unroll),
+        ("canonicalise_unrolled", canonicalise::canonicalise),
+        ("promote", promote::promote),
+        ("forward", forward::forward),
         ("addressing", addressing::addressing),
+        ("canonicalise_addresses", canonicalise::canonicalise),
+        ("cse", cse::cse),
+        ("licm", licm::licm),
         ("legalise_arithmetic", legalise::legalise_arithmetic),
         ("split_vectors", legalise::split_vectors),
+        ("canonicalise_legal", canonicalise::canonicalise),
+        ("cse_legal", cse::cse),
         ("dead_code", dead_code::dead_code),
     ]
 }
