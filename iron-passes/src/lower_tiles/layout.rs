@@ -256,13 +256,20 @@ impl<'l> Tiles<'l> {
         let inner = if by_column { rows } else { columns };
         let total = rows * columns;
         let threads = self.threads;
-        counted(b, "turn", total.div_ceil(threads), |b, turn| {
+        turns(b, total.div_ceil(threads), |b, turn| {
             let thread = b.builtin(BuiltinOp::LocalIndex, 0);
             let done = times(b, turn, threads);
             let index = plus(b, done, thread);
             let work = |b: &mut Builder<'_>| {
-                let major = b.with_int(BinaryOp::Div, index, i128::from(inner));
-                let minor = b.with_int(BinaryOp::Rem, index, i128::from(inner));
+                let whole_lines = threads.is_multiple_of(inner);
+                let from = if whole_lines { thread } else { index };
+                let mut major = b.with_int(BinaryOp::Div, from, i128::from(inner));
+                let minor = b.with_int(BinaryOp::Rem, from, i128::from(inner));
+                if whole_lines {
+                    // The column is the same in every turn.
+                    let lines = times(b, turn, threads / inner);
+                    major = plus(b, lines, major);
+                }
                 let (row, column) = if by_column {
                     (minor, major)
                 } else {
@@ -419,6 +426,16 @@ pub(super) fn counted(
     }
     let (end, one) = (b.u32(count), b.u32(1));
     b.for_range(name, zero, end, one, Unroll::Full, body);
+}
+
+/// A loop over the turns in which a workgroup moves a tile; a few statements a turn, so that
+/// unrolling is the target's choice.
+fn turns(b: &mut Builder<'_>, count: u32, body: impl FnOnce(&mut Builder<'_>, Value)) {
+    let (zero, one, end) = (b.u32(0), b.u32(1), b.u32(count));
+    if count == 1 {
+        return body(b, zero);
+    }
+    b.for_range("turn", zero, end, one, Unroll::Auto, body);
 }
 
 /// A position cut to the tile's last where it may lie past it.
