@@ -121,6 +121,10 @@ fn profile(
         legal: Legal {
             subgroup_size,
             shared_bytes_limit: shared_bytes,
+            // Eight lanes are two vectors of four, and one access where the elements are narrow.
+            max_vector_lanes: 8,
+            max_vector_bytes: 64,
+            has_erf: true,
             ..Legal::PORTABLE
         },
         spirv: Some(options),

@@ -52,6 +52,8 @@ pub struct VulkanDevice {
     shared: Arc<Shared>,
     profile: Profile,
     options: SpirvOptions,
+    /// In workgroups of one dimension, lanes are consecutive threads.
+    has_linear_subgroups: bool,
     pipelines: Mutex<HashMap<String, Arc<VulkanPipeline>>>,
     cache: DiskCache,
 }
@@ -97,10 +99,13 @@ impl VulkanDevice {
             shared,
             profile,
             options,
+            has_linear_subgroups: false,
             pipelines: Mutex::default(),
             cache,
         };
         device.options.fused_multiply_add = probe::fuses_multiply_add(&device)?;
+        device.has_linear_subgroups =
+            device.has(Feature::Subgroups) && probe::has_linear_subgroups(&device)?;
         device.options.loop_turns = probe::loop_turns(&device)?;
         device.profile.spirv = Some(device.options);
         Ok(Arc::new(device))
@@ -118,7 +123,7 @@ impl VulkanDevice {
 
     fn compile(&self, kernel: &Kernel) -> Result<VulkanPipeline, DeviceError> {
         let info = &self.shared.context.info;
-        let identity = format!("{:?}", self.profile);
+        let identity = format!("{:?} linear {}", self.profile, self.has_linear_subgroups);
         let artifact = crate::identity::artifact_hash(
             kernel,
             &[
@@ -129,8 +134,11 @@ impl VulkanDevice {
                 env!("CARGO_PKG_VERSION"),
             ],
         );
-        let lowered = iron_lower::lower(kernel, &self.profile)
-            .map_err(|error| failed_lowering(kernel, error))?;
+        let mut profile = self.profile.clone();
+        let [_, y, z] = kernel.contract.workgroup;
+        profile.legal.linear_subgroups = self.has_linear_subgroups && y == 1 && z == 1;
+        let lowered =
+            iron_lower::lower(kernel, &profile).map_err(|error| failed_lowering(kernel, error))?;
         let Code::SpirV(words) = &lowered.code else {
             return Err(DeviceError::Compile {
                 kernel: kernel.full_name(),
@@ -458,6 +466,7 @@ fn device_profile(
     };
     profile.subgroup_size = Some(info.subgroup_size);
     profile.legal.subgroup_size = Some(info.subgroup_size);
+    profile.legal.has_f16_memory = info.float16;
     profile.legal.shared_bytes_limit = profile.limits.shared_bytes;
     profile.features = features(context);
     profile.spirv = Some(options);
@@ -472,7 +481,8 @@ fn features(context: &Context) -> &'static [Feature] {
         .into_iter()
         .filter(|feature| match feature {
             Feature::F64 => info.float64,
-            Feature::F16 => info.float16,
+            // Without arithmetic on `f16`, its bits are 16-bit integers.
+            Feature::F16 => info.float16 || info.storage16,
             Feature::BF16 | Feature::Storage16 => info.storage16,
             Feature::Storage8 => info.storage8,
             Feature::Int64 => true,

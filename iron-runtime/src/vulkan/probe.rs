@@ -8,7 +8,7 @@ use iron_ir::kernel::{
     Access, Block, Kernel, ParamData, ParamKind, Span, TensorData, TensorLayout,
 };
 use iron_ir::launch::{Argument, TensorArg};
-use iron_ir::op::{BinaryOp, Const, Op, Place, Stmt, Unroll};
+use iron_ir::op::{AtomicOp, BinaryOp, BuiltinOp, CompareOp, Const, Op, Place, Stmt, Unroll};
 use iron_ir::types::{Scalar, Type};
 
 use super::{VulkanDevice, failed_lowering};
@@ -30,6 +30,14 @@ pub(super) fn fuses_multiply_add(device: &VulkanDevice) -> Result<bool, DeviceEr
 pub(super) fn loop_turns(device: &VulkanDevice) -> Result<Option<u32>, DeviceError> {
     let found = run(device, loop_kernel(), Scalar::U32, [TURNS, 0, 0, 0])?;
     Ok((found < TURNS).then_some(found))
+}
+
+/// Whether the lanes of a subgroup are consecutive threads, which Vulkan does not promise.
+pub(super) fn has_linear_subgroups(device: &VulkanDevice) -> Result<bool, DeviceError> {
+    let kernel = lanes_kernel();
+    let threads = kernel.contract.threads();
+    let found = run(device, kernel, Scalar::U32, [0; 4])?;
+    Ok(found == threads)
 }
 
 /// Runs a kernel on four words and gives the last.
@@ -131,6 +139,53 @@ fn loop_kernel() -> Kernel {
         body,
     };
     kernel.body.push(repeat, span);
+    kernel
+}
+
+/// Adds to `x[3]` each thread that is where a linear order puts it.
+fn lanes_kernel() -> Kernel {
+    let (mut kernel, place, index) = kernel_of("probe_lanes", Scalar::U32);
+    kernel.contract.workgroup = [256, 1, 1];
+    let span = Span::default();
+    let [thread, subgroup, size, lane] = [
+        BuiltinOp::LocalIndex,
+        BuiltinOp::SubgroupId,
+        BuiltinOp::SubgroupSize,
+        BuiltinOp::SubgroupLane,
+    ]
+    .map(|op| kernel.add_value(Op::Builtin(op, 0), Type::U32, span));
+    let one = Const {
+        scalar: Scalar::U32,
+        bits: 1,
+    };
+    let one = kernel.add_value(Op::Const(one), Type::U32, span);
+    let before = kernel.add_value(Op::Binary(BinaryOp::Mul, subgroup, size), Type::U32, span);
+    let linear = kernel.add_value(Op::Binary(BinaryOp::Add, before, lane), Type::U32, span);
+    let same = Op::Compare(CompareOp::Eq, linear, thread);
+    let condition = kernel.add_value(same, Type::BOOL, span);
+    let result = kernel.add_value(Op::Result, Type::U32, span);
+    for value in [before, linear, condition] {
+        kernel.body.push(Stmt::Let(value), span);
+    }
+    let mut then_block = Block::default();
+    let add = Stmt::Atomic {
+        result,
+        op: AtomicOp::Add,
+        place,
+        indices: vec![index[3]],
+        value: Some(one),
+        compare: None,
+    };
+    then_block.push(add, span);
+    let else_block = Block::default();
+    kernel.body.push(
+        Stmt::If {
+            condition,
+            then_block,
+            else_block,
+        },
+        span,
+    );
     kernel
 }
 
