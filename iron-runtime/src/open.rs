@@ -13,8 +13,8 @@ pub fn open(backend: Backend) -> Result<Arc<dyn Device>, DeviceError> {
 
         Backend::Cuda => crate::cuda::open(),
         Backend::Hip => crate::hip::open(),
-        Backend::Cpu
-        | Backend::Metal => Err(DeviceError::Missing {
+        Backend::Cpu => Ok(Arc::new(crate::cpu::CpuDevice::new()?)),
+        Backend::Metal => Err(DeviceError::Missing {
             backend: backend.name(),
             reason: "this build has no such backend".into(),
             looked_for: "nothing".into(),

@@ -472,4 +472,6 @@ impl Shared {
 }
 
 #[cfg(test)]
+pub(crate) mod draft;
+#[cfg(test)]
 mod tests;
