@@ -15,6 +15,7 @@
 //! fallback from one backend to another.
 
 pub mod cache;
+pub mod cpu;
 pub mod cuda;
 pub mod device;
 pub(crate) mod gpu;
