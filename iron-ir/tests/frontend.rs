@@ -52,8 +52,15 @@ pub fn histogram(x: &Tensor<u8, (n,)>, bins: &mut Tensor<u32, { (256,) }>) {
 }
 
 fn built(name: &str, instance: &str) -> Kernel {
-    let entry = kernels().into_iter().find(|k| k.name == name).expect("registered");
-    let instance = entry.instances.iter().find(|i| i.name == instance).expect("listed");
+    let entry = kernels()
+        .into_iter()
+        .find(|k| k.name == name)
+        .expect("registered");
+    let instance = entry
+        .instances
+        .iter()
+        .find(|i| i.name == instance)
+        .expect("listed");
     match (instance.build)() {
         Ok(kernel) => kernel,
         Err(error) => panic!("{error}"),
@@ -87,28 +94,61 @@ fn axpy_has_its_contract_and_statements() {
     let kernel = built("axpy", "f16");
     assert_eq!(&*kernel.doc, "`y[i] = a * x[i] + y[i]`.");
     assert_eq!(kernel.contract.workgroup, [256, 1, 1]);
-    assert_eq!(kernel.contract.grid[0].display(&kernel).to_string(), "ceil_div(n, 256)");
+    assert_eq!(
+        kernel.contract.grid[0].display(&kernel).to_string(),
+        "ceil_div(n, 256)"
+    );
     let names: Vec<_> = kernel.params.values().map(|p| p.name.to_string()).collect();
     assert_eq!(names, ["x", "y", "a"]);
     let y = kernel.params.handles().nth(1).expect("y");
     assert_eq!(kernel.tensor(y).map(|t| t.access), Some(Access::ReadWrite));
-    assert_eq!(statements(&kernel), ["if", "return", "load", "load", "store"]);
+    assert_eq!(
+        statements(&kernel),
+        ["if", "return", "load", "load", "store"]
+    );
 }
 
 #[test]
 fn rms_norm_joins_rows_by_the_group_sum() {
     let kernel = built("rms_norm", "bf16");
-    let expected = ["set sum", "for", "load", "set sum", "group reduce", "for", "load", "load", "store"];
+    let expected = [
+        "set sum",
+        "for",
+        "load",
+        "set sum",
+        "group reduce",
+        "for",
+        "load",
+        "load",
+        "store",
+    ];
     assert_eq!(statements(&kernel), expected);
-    let aligned: Vec<_> = kernel.params.handles().filter_map(|p| kernel.tensor(p)).map(|t| t.align).collect();
+    let aligned: Vec<_> = kernel
+        .params
+        .handles()
+        .filter_map(|p| kernel.tensor(p))
+        .map(|t| t.align)
+        .collect();
     assert_eq!(aligned, [4, 4, 4]);
-    assert_eq!(kernel.contract.requires[0].display(&kernel).to_string(), "cols % 4 == 0");
+    assert_eq!(
+        kernel.contract.requires[0].display(&kernel).to_string(),
+        "cols % 4 == 0"
+    );
 }
 
 #[test]
 fn histogram_keeps_the_order_of_barriers_and_atomics() {
     let kernel = built("histogram", "");
-    let expected = ["store", "barrier", "for", "load", "atomic add", "barrier", "load", "atomic add"];
+    let expected = [
+        "store",
+        "barrier",
+        "for",
+        "load",
+        "atomic add",
+        "barrier",
+        "load",
+        "atomic add",
+    ];
     assert_eq!(statements(&kernel), expected);
     let array = kernel.arrays.values().next().expect("one array");
     assert_eq!((&*array.name, array.len), ("counts", 256));

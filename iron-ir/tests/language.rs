@@ -25,7 +25,10 @@ fn online<T: Float, F: Fn(f32) -> f32>(m: f32, x: T, f: F) -> (f32, f32) {
 #[device_fn]
 fn step(state: Online, x: f32) -> Online {
     let m = state.m.max(x);
-    Online { m, s: state.s * (state.m - m).exp() + (x - m).exp() }
+    Online {
+        m,
+        s: state.s * (state.m - m).exp() + (x - m).exp(),
+    }
 }
 
 #[device_fn]
@@ -55,7 +58,11 @@ fn first_above(x: &Tensor<f32, 2>, limit: f32) -> u32 {
 }
 
 #[kernel(grid = [1], workgroup = 1, instances(T = [f32, f16]))]
-fn helpers<T: Float>(x: &Tensor<T, (rows, cols)>, z: &Tensor<f32, (rows, cols)>, y: &mut Tensor<f32, (n,)>) {
+fn helpers<T: Float>(
+    x: &Tensor<T, (rows, cols)>,
+    z: &Tensor<f32, (rows, cols)>,
+    y: &mut Tensor<f32, (n,)>,
+) {
     let bias = 0.5f32;
     let mut m = -1.0e30;
     let mut acc = 0.0;
@@ -65,7 +72,10 @@ fn helpers<T: Float>(x: &Tensor<T, (rows, cols)>, z: &Tensor<f32, (rows, cols)>,
         acc = acc * s;
     }
     y[0] = acc;
-    let mut state = Online { m: f32::MIN, s: 0.0 };
+    let mut state = Online {
+        m: f32::MIN,
+        s: 0.0,
+    };
     for i in 0..cols {
         state = step(state, z[[0, i]]);
         state.s *= 2.0;
@@ -79,7 +89,12 @@ fn helpers<T: Float>(x: &Tensor<T, (rows, cols)>, z: &Tensor<f32, (rows, cols)>,
 }
 
 #[kernel(grid = [1], workgroup = 32)]
-fn control(kind: u32, x: &Tensor<f32, (n,)>, y: &mut Tensor<f32, (n,)>, out: &mut Tensor<u32, (m,)>) {
+fn control(
+    kind: u32,
+    x: &Tensor<f32, (n,)>,
+    y: &mut Tensor<f32, (n,)>,
+    out: &mut Tensor<u32, (m,)>,
+) {
     let i = global_id(0);
     let v = x[i];
     let r = match kind {
@@ -157,7 +172,11 @@ fn control(kind: u32, x: &Tensor<f32, (n,)>, y: &mut Tensor<f32, (n,)>, out: &mu
 }
 
 #[kernel(grid = [1], workgroup = 32, instances(N = [4, 16]))]
-fn arrays<const N: usize>(x: &Tensor<f32, (n,)>, y: &mut Tensor<f32, (n,)>, bins: &mut Tensor<u32, (n,)>) {
+fn arrays<const N: usize>(
+    x: &Tensor<f32, (n,)>,
+    y: &mut Tensor<f32, (n,)>,
+    bins: &mut Tensor<u32, (n,)>,
+) {
     let mut local = [0.0f32; N];
     for i in 0..n {
         local[i as usize % N] += x[i];
@@ -187,7 +206,11 @@ fn arrays<const N: usize>(x: &Tensor<f32, (n,)>, y: &mut Tensor<f32, (n,)>, bins
 }
 
 #[kernel(grid = [1], workgroup = 64, instances(T = [f16, f32]))]
-fn vectors<T: Float>(x: &Tensor<T, (rows, cols)>, y: &mut Tensor<T, (rows, cols)>, p: &Tensor<u32, (n,)>) {
+fn vectors<T: Float>(
+    x: &Tensor<T, (rows, cols)>,
+    y: &mut Tensor<T, (rows, cols)>,
+    p: &Tensor<u32, (n,)>,
+) {
     let row = x.row(group_id(0));
     let mut out = y.row_mut(group_id(0));
     for i in strided(cols / 4) {

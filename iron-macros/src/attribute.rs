@@ -71,7 +71,8 @@ impl Attribute {
             "requires" => {
                 let facts;
                 parenthesized!(facts in input);
-                self.requires.extend(Punctuated::<Expr, Token![,]>::parse_terminated(&facts)?);
+                self.requires
+                    .extend(Punctuated::<Expr, Token![,]>::parse_terminated(&facts)?);
             }
             "in_place" => {
                 let names;
@@ -129,7 +130,10 @@ fn axes(input: ParseStream<'_>, key: &Ident) -> syn::Result<Vec<Expr>> {
         single => vec![single],
     };
     if axes.is_empty() || axes.len() > 3 {
-        return Err(syn::Error::new(key.span(), format!("`{key}` has one to three axes")));
+        return Err(syn::Error::new(
+            key.span(),
+            format!("`{key}` has one to three axes"),
+        ));
     }
     Ok(axes)
 }

@@ -26,7 +26,10 @@ pub fn expand_function(attribute: TokenStream, item: TokenStream) -> TokenStream
     }
     let name = function.sig.ident.clone();
     if names::find(names::FUNCTIONS, &name.to_string()).is_some() {
-        unit.error(&name, format!("`{name}` is a function of the kernel language; choose another name"));
+        unit.error(
+            &name,
+            format!("`{name}` is a function of the kernel language; choose another name"),
+        );
     }
     unit.scoped(|unit| {
         let closures = Closures::of(&function);
@@ -42,12 +45,20 @@ pub fn expand_function(attribute: TokenStream, item: TokenStream) -> TokenStream
                     });
                 }
                 FnArg::Receiver(receiver) => {
-                    unit.error(receiver, "a device function has no `self`; pass the value by name");
+                    unit.error(
+                        receiver,
+                        "a device function has no `self`; pass the value by name",
+                    );
                 }
             }
         }
         let body = unit.block(&mut function.block);
-        let encoded = Function { name: name.to_string(), parameters, body, header: None };
+        let encoded = Function {
+            name: name.to_string(),
+            parameters,
+            body,
+            header: None,
+        };
         emit(unit, &function, &closures, &encoded)
     })
 }
@@ -81,7 +92,13 @@ impl Closures {
 }
 
 fn emit(unit: &Unit, function: &ItemFn, closures: &Closures, encoded: &Function) -> TokenStream {
-    let ItemFn { attrs, vis, sig, block, .. } = function;
+    let ItemFn {
+        attrs,
+        vis,
+        sig,
+        block,
+        ..
+    } = function;
     let name = &sig.ident;
     let types: Vec<Type> = sig
         .inputs
@@ -155,14 +172,29 @@ fn emit(unit: &Unit, function: &ItemFn, closures: &Closures, encoded: &Function)
             _ => None,
         })
         .collect();
-    let hidden: Vec<TokenStream> = closure_params.iter().cloned().chain(extra.iter().cloned()).collect();
-    let all_pointers: Vec<TokenStream> =
-        closure_pointers.iter().map(|ty| quote!(#ty)).chain(pointers.iter().cloned()).collect();
+    let hidden: Vec<TokenStream> = closure_params
+        .iter()
+        .cloned()
+        .chain(extra.iter().cloned())
+        .collect();
+    let all_pointers: Vec<TokenStream> = closure_pointers
+        .iter()
+        .map(|ty| quote!(#ty))
+        .chain(pointers.iter().cloned())
+        .collect();
     let describe = unit.describe(encoded);
     let slots = unit.slot_declarations();
     let (items, errors) = (&unit.items, unit.compile_errors());
-    let marker = if own_names.is_empty() { quote!(#name) } else { quote!(#name<#(#own_names),*>) };
-    let turbofish = if all_pointers.is_empty() { quote!() } else { quote!(::<#(#all_pointers),*>) };
+    let marker = if own_names.is_empty() {
+        quote!(#name)
+    } else {
+        quote!(#name<#(#own_names),*>)
+    };
+    let turbofish = if all_pointers.is_empty() {
+        quote!()
+    } else {
+        quote!(::<#(#all_pointers),*>)
+    };
     let patterns: Vec<&Pat> = sig
         .inputs
         .iter()
@@ -174,7 +206,9 @@ fn emit(unit: &Unit, function: &ItemFn, closures: &Closures, encoded: &Function)
     // Without slots the author's function stands as it is; with them, the body moves to one
     // place that both runs it and tells the slots' types.
     let (body, unit_body) = if unit.has_slots() {
-        let arguments: Vec<Ident> = (0..patterns.len()).map(|i| format_ident!("__argument{i}")).collect();
+        let arguments: Vec<Ident> = (0..patterns.len())
+            .map(|i| format_ident!("__argument{i}"))
+            .collect();
         let mut outer = sig.clone();
         for (input, argument) in outer.inputs.iter_mut().zip(&arguments) {
             if let FnArg::Typed(parameter) = input {
@@ -190,7 +224,7 @@ fn emit(unit: &Unit, function: &ItemFn, closures: &Closures, encoded: &Function)
                 #slots
                 match __arguments {
                     ::core::option::Option::Some((#(#patterns,)*)) => {
-                        ::core::result::Result::Ok((|| -> #output #block)())
+                        ::core::result::Result::Ok((move || -> #output #block)())
                     }
                     ::core::option::Option::None => ::core::result::Result::Err(#describe),
                 }
@@ -291,11 +325,16 @@ pub fn expand_struct(attribute: TokenStream, item: TokenStream) -> TokenStream {
     let text = name.to_string();
     let mut generics = structure.generics.clone();
     for parameter in generics.type_params_mut() {
-        parameter.bounds.push(syn::parse_quote!(::iron_ir::build::KernelType));
+        parameter
+            .bounds
+            .push(syn::parse_quote!(::iron_ir::build::KernelType));
     }
     let (declared, used, clause) = generics.split_for_impl();
     let fields = structure.fields.iter().enumerate().map(|(index, field)| {
-        let key = field.ident.as_ref().map_or_else(|| index.to_string(), Ident::to_string);
+        let key = field
+            .ident
+            .as_ref()
+            .map_or_else(|| index.to_string(), Ident::to_string);
         let ty = &field.ty;
         quote!((#key, <#ty as ::iron_ir::build::KernelType>::SHAPE))
     });

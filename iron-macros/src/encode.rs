@@ -4,9 +4,12 @@ use proc_macro2::{Ident, Span};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
-use syn::{BinOp, Expr, Item, Lit, Member, Pat, Path, PathArguments, RangeLimits, Stmt, Token, UnOp};
+use syn::{
+    BinOp, Expr, Item, Lit, Member, Pat, Path, PathArguments, RangeLimits, Stmt, Token, Type, UnOp,
+};
 
 use crate::names::{self, Literals};
+use crate::pattern::is_constant_name;
 use crate::tree::{self, ExprKind, FieldValue, LiteralTy, Ty};
 use crate::unit::{PRIMITIVES, Unit, at};
 
@@ -25,7 +28,10 @@ impl Unit {
     }
 
     fn statements(&mut self, statements: &mut Vec<Stmt>) -> tree::Block {
-        let mut encoded = tree::Block { stmts: Vec::new(), value: None };
+        let mut encoded = tree::Block {
+            stmts: Vec::new(),
+            value: None,
+        };
         let count = statements.len();
         let mut hoisted = Vec::new();
         for (index, statement) in statements.iter_mut().enumerate() {
@@ -75,12 +81,18 @@ impl Unit {
             return None;
         };
         if let Some((token, _)) = &init.diverge {
-            self.error(token, "`let … else` is not part of the kernel language; use `if` or `match`");
+            self.error(
+                token,
+                "`let … else` is not part of the kernel language; use `if` or `match`",
+            );
         }
         let declared = match &local.pat {
             Pat::Type(typed) => Some(&*typed.ty),
             _ => None,
         };
+        if let Some(ty) = declared {
+            self.declared_type(ty);
+        }
         let value = match declared {
             Some(ty) if is_bare_literal(&init.expr) => {
                 let ty = self.ty(ty);
@@ -96,6 +108,33 @@ impl Unit {
         Some(tree::Stmt::Let { pattern, value, at })
     }
 
+    /// Refuses what no kernel value has, by its name.
+    fn declared_type(&mut self, ty: &Type) {
+        match ty {
+            Type::TraitObject(object) => self.error(
+                object,
+                "trait objects do not exist in a kernel; bind the closure by `let f = |x| …`, \
+                 or pass it to a device function that takes `impl Fn(…) -> …`",
+            ),
+            Type::Ptr(pointer) => {
+                self.error(pointer, "pointers do not exist in a kernel; index a tensor");
+            }
+            Type::Slice(slice) => {
+                self.error(
+                    slice,
+                    "slices do not exist in a kernel; index the tensor or the array",
+                );
+            }
+            Type::FnPtr(function) => self.error(
+                function,
+                "function pointers do not exist in a kernel; bind a closure by `let f = |x| …`",
+            ),
+            Type::Reference(reference) => self.declared_type(&reference.elem),
+            Type::Paren(inner) => self.declared_type(&inner.elem),
+            _ => {}
+        }
+    }
+
     /// `x.to()` under `let y: T`, whose type the declaration gives.
     fn conversion(&mut self, expression: &mut Expr, ty: Ty) -> tree::Expr {
         let at = at(expression.span());
@@ -103,8 +142,16 @@ impl Unit {
             Expr::MethodCall(call) => {
                 let receiver = self.expr(&mut call.receiver);
                 let name = call.method.to_string();
-                let kind = ExprKind::Method { receiver, name, types: vec![ty], arguments: Vec::new() };
-                tree::Expr { at, kind: Box::new(kind) }
+                let kind = ExprKind::Method {
+                    receiver,
+                    name,
+                    types: vec![ty],
+                    arguments: Vec::new(),
+                };
+                tree::Expr {
+                    at,
+                    kind: Box::new(kind),
+                }
             }
             other => self.expr(other),
         }
@@ -126,21 +173,41 @@ impl Unit {
             Expr::Group(inner) => return self.expr_wanted(&mut inner.expr, want),
             Expr::Lit(_) => self.literal(expression, want),
             Expr::Path(path) => match (&path.qself, path.path.get_ident()) {
-                (None, Some(name)) if self.is_local(&name.to_string()) => {
-                    ExprKind::Name { name: name.to_string() }
+                (None, Some(name)) if self.is_local(&name.to_string()) => ExprKind::Name {
+                    name: name.to_string(),
+                },
+                (None, Some(name)) if !is_constant_name(&name.to_string()) => {
+                    // rustc says that it does not exist, or that it is no kernel's name.
+                    let span = name.span().resolved_at(Span::mixed_site());
+                    *expression =
+                        Expr::Verbatim(quote_spanned!(span=> ::iron_ir::build::named(#name)));
+                    ExprKind::Tuple { items: Vec::new() }
                 }
-                _ => ExprKind::Const { index: self.constant(path.to_token_stream()) },
+                _ => ExprKind::Const {
+                    index: self.constant(path.to_token_stream()),
+                },
             },
             Expr::Binary(_) => {
-                let Expr::Binary(binary) = expression else { unreachable!("matched above") };
+                let Expr::Binary(binary) = expression else {
+                    unreachable!("matched above")
+                };
                 place = at(binary.op.span());
                 self.binary(binary)
             }
             Expr::Unary(unary) => match unary.op {
-                UnOp::Neg(_) => ExprKind::Neg { operand: self.expr_wanted(&mut unary.expr, want) },
-                UnOp::Not(_) => ExprKind::Not { operand: self.expr_wanted(&mut unary.expr, want) },
-                UnOp::Deref(_) => ExprKind::Deref { operand: self.expr(&mut unary.expr) },
-                _ => self.refuse(&unary.op, "this operator is not part of the kernel language"),
+                UnOp::Neg(_) => ExprKind::Neg {
+                    operand: self.expr_wanted(&mut unary.expr, want),
+                },
+                UnOp::Not(_) => ExprKind::Not {
+                    operand: self.expr_wanted(&mut unary.expr, want),
+                },
+                UnOp::Deref(_) => ExprKind::Deref {
+                    operand: self.expr(&mut unary.expr),
+                },
+                _ => self.refuse(
+                    &unary.op,
+                    "this operator is not part of the kernel language",
+                ),
             },
             Expr::Reference(reference) => ExprKind::Reference {
                 mutable: reference.mutability.is_some(),
@@ -150,29 +217,48 @@ impl Unit {
                 if let Expr::Lit(literal) = &*cast.expr
                     && matches!(literal.lit, Lit::Char(_) | Lit::Byte(_))
                 {
-                    self.error(literal, "characters do not exist in a kernel; write the number");
+                    self.error(
+                        literal,
+                        "characters do not exist in a kernel; write the number",
+                    );
                 }
                 let ty = self.ty(&cast.ty);
-                ExprKind::Cast { operand: self.beside(&mut cast.expr), ty }
+                ExprKind::Cast {
+                    operand: self.beside(&mut cast.expr),
+                    ty,
+                }
             }
             Expr::Assign(assign) => {
                 let value = self.beside(&mut assign.right);
-                ExprKind::Assign { place: self.expr(&mut assign.left), value }
+                ExprKind::Assign {
+                    place: self.expr(&mut assign.left),
+                    value,
+                }
             }
             Expr::Index(index) => {
                 let base = self.expr(&mut index.expr);
-                ExprKind::Index { base, index: self.index(&mut index.index) }
+                ExprKind::Index {
+                    base,
+                    index: self.index(&mut index.index),
+                }
             }
             Expr::Field(field) => ExprKind::Field {
                 base: self.expr(&mut field.base),
                 name: member_name(&field.member),
             },
-            Expr::Tuple(tuple) => ExprKind::Tuple { items: self.exprs(&mut tuple.elems) },
-            Expr::Array(array) => ExprKind::List { items: self.exprs(&mut array.elems) },
+            Expr::Tuple(tuple) => ExprKind::Tuple {
+                items: self.exprs(&mut tuple.elems),
+            },
+            Expr::Array(array) => ExprKind::List {
+                items: self.exprs(&mut array.elems),
+            },
             Expr::Repeat(repeat) => {
                 let len = &repeat.len;
                 let count = self.constant(quote!({ let __count: usize = #len; __count }));
-                ExprKind::Repeat { value: self.expr(&mut repeat.expr), count }
+                ExprKind::Repeat {
+                    value: self.expr(&mut repeat.expr),
+                    count,
+                }
             }
             Expr::Struct(structure) => {
                 let name = structure.path.to_token_stream().to_string();
@@ -183,13 +269,19 @@ impl Unit {
                     if field.colon_token.is_none() {
                         field.colon_token = Some(Token![:](field.member.span()));
                     }
-                    fields.push(FieldValue { name: member_name(&field.member), value });
+                    fields.push(FieldValue {
+                        name: member_name(&field.member),
+                        value,
+                    });
                 }
                 let rest = structure.rest.as_mut().map(|rest| self.expr(rest));
                 ExprKind::Struct { name, fields, rest }
             }
             Expr::Block(block) => ExprKind::Block {
-                label: block.label.as_ref().map(|label| label.name.ident.to_string()),
+                label: block
+                    .label
+                    .as_ref()
+                    .map(|label| label.name.ident.to_string()),
                 block: self.block(&mut block.block),
             },
             Expr::If(branch) => {
@@ -202,7 +294,10 @@ impl Unit {
                 ExprKind::If {
                     condition: self.expr(&mut branch.cond),
                     then_block: self.block(&mut branch.then_branch),
-                    else_value: branch.else_branch.as_mut().map(|(_, value)| self.expr(value)),
+                    else_value: branch
+                        .else_branch
+                        .as_mut()
+                        .map(|(_, value)| self.expr(value)),
                 }
             }
             Expr::Match(branch) => {
@@ -218,18 +313,27 @@ impl Unit {
                     );
                 }
                 ExprKind::While {
-                    label: repeat.label.as_ref().map(|label| label.name.ident.to_string()),
+                    label: repeat
+                        .label
+                        .as_ref()
+                        .map(|label| label.name.ident.to_string()),
                     condition: self.expr(&mut repeat.cond),
                     body: self.block(&mut repeat.body),
                 }
             }
             Expr::Loop(repeat) => ExprKind::Loop {
-                label: repeat.label.as_ref().map(|label| label.name.ident.to_string()),
+                label: repeat
+                    .label
+                    .as_ref()
+                    .map(|label| label.name.ident.to_string()),
                 body: self.block(&mut repeat.body),
             },
             Expr::ForLoop(repeat) => {
-                let label = repeat.label.as_ref().map(|label| label.name.ident.to_string());
-                let iterator = self.expr(&mut repeat.expr);
+                let label = repeat
+                    .label
+                    .as_ref()
+                    .map(|label| label.name.ident.to_string());
+                let iterator = self.iterator(&mut repeat.expr);
                 self.scoped(|unit| ExprKind::For {
                     label,
                     pattern: unit.pattern(&repeat.pat),
@@ -247,18 +351,16 @@ impl Unit {
             Expr::Return(exit) => ExprKind::Return {
                 value: exit.expr.as_mut().map(|value| self.expr(value)),
             },
-            Expr::Range(range) => match (&mut range.start, &mut range.end) {
-                (Some(start), Some(end)) => {
-                    let (start, end) = self.pair(start, end, true);
-                    let inclusive = matches!(range.limits, RangeLimits::Closed(_));
-                    ExprKind::Range { start, end, inclusive }
-                }
-                _ => self.refuse(range, "a range in a kernel has both ends: `0..n`"),
-            },
+            Expr::Range(range) => self.refuse(
+                range,
+                "a range stands in the head of a `for`, in `unroll(…)` or before `.step_by(…)`",
+            ),
             Expr::Closure(closure) => self.closure(closure),
             Expr::Call(_) => return self.call(expression),
             Expr::MethodCall(_) => return self.method(expression),
-            Expr::Const(block) => ExprKind::Const { index: self.constant(block.to_token_stream()) },
+            Expr::Const(block) => ExprKind::Const {
+                index: self.constant(block.to_token_stream()),
+            },
             Expr::Macro(call) => {
                 self.macro_call(&call.mac);
                 ExprKind::Tuple { items: Vec::new() }
@@ -290,7 +392,80 @@ impl Unit {
                  and expressions",
             ),
         };
-        tree::Expr { at: place, kind: Box::new(kind) }
+        tree::Expr {
+            at: place,
+            kind: Box::new(kind),
+        }
+    }
+
+    /// What `for` runs over: a range, stepped or unrolled, or a range over threads.
+    fn iterator(&mut self, expression: &mut Expr) -> tree::Expr {
+        let place = at(own_span(expression));
+        let kind = match expression {
+            Expr::Paren(inner) => return self.iterator(&mut inner.expr),
+            Expr::Group(inner) => return self.iterator(&mut inner.expr),
+            Expr::Range(range) => match (&mut range.start, &mut range.end) {
+                (Some(start), Some(end)) => {
+                    let (start, end) = self.pair(start, end, true);
+                    let inclusive = matches!(range.limits, RangeLimits::Closed(_));
+                    ExprKind::Range {
+                        start,
+                        end,
+                        inclusive,
+                    }
+                }
+                _ => self.refuse(range, "a range in a kernel has both ends: `0..n`"),
+            },
+            Expr::MethodCall(call) if call.method == "step_by" && call.args.len() == 1 => {
+                let receiver = self.iterator(&mut call.receiver);
+                let arguments = call.args.iter_mut().map(|step| self.beside(step)).collect();
+                ExprKind::Method {
+                    receiver,
+                    name: "step_by".into(),
+                    types: Vec::new(),
+                    arguments,
+                }
+            }
+            Expr::Call(call) => {
+                let name = call.func.to_token_stream().to_string();
+                let arguments = match name.as_str() {
+                    "unroll" => call
+                        .args
+                        .iter_mut()
+                        .map(|range| self.iterator(range))
+                        .collect(),
+                    "strided" | "grid_strided" => {
+                        call.args.iter_mut().map(|end| self.beside(end)).collect()
+                    }
+                    _ => {
+                        return self.no_iterator(expression);
+                    }
+                };
+                ExprKind::Intrinsic {
+                    name,
+                    types: Vec::new(),
+                    arguments,
+                }
+            }
+            _ => return self.no_iterator(expression),
+        };
+        tree::Expr {
+            at: place,
+            kind: Box::new(kind),
+        }
+    }
+
+    fn no_iterator(&mut self, expression: &mut Expr) -> tree::Expr {
+        self.error(
+            &*expression,
+            "a kernel's `for` runs over `a..b`, `a..=b`, `(a..b).step_by(k)`, `strided(n)`, \
+             `grid_strided(n)` or `unroll(a..b)`; index arrays by such a range",
+        );
+        let kind = Box::new(ExprKind::Tuple { items: Vec::new() });
+        tree::Expr {
+            at: at(own_span(expression)),
+            kind,
+        }
     }
 
     fn refuse(&mut self, tokens: impl ToTokens, message: &str) -> ExprKind {
@@ -303,7 +478,12 @@ impl Unit {
     }
 
     /// Two operands of one type: a bare literal takes the other's type.
-    fn pair(&mut self, lhs: &mut Expr, rhs: &mut Expr, same_type: bool) -> (tree::Expr, tree::Expr) {
+    fn pair(
+        &mut self,
+        lhs: &mut Expr,
+        rhs: &mut Expr,
+        same_type: bool,
+    ) -> (tree::Expr, tree::Expr) {
         match (is_bare_literal(lhs), is_bare_literal(rhs)) {
             (true, false) if same_type => (self.beside(lhs), self.expr(rhs)),
             (_, true) => (self.expr(lhs), self.beside(rhs)),
@@ -339,14 +519,22 @@ impl Unit {
                     integer_only(rhs);
                 }
                 let op = op.trim_end_matches('=').trim().to_string();
-                ExprKind::AssignOp { op, place: self.expr(lhs), value }
+                ExprKind::AssignOp {
+                    op,
+                    place: self.expr(lhs),
+                    value,
+                }
             }
             _ => {
                 let operands = self.pair(lhs, rhs, true);
                 if matches!(binary.op, BinOp::Rem(_)) {
                     integer_only(if is_bare_literal(lhs) { rhs } else { lhs });
                 }
-                ExprKind::Binary { op, lhs: operands.0, rhs: operands.1 }
+                ExprKind::Binary {
+                    op,
+                    lhs: operands.0,
+                    rhs: operands.1,
+                }
             }
         }
     }
@@ -357,13 +545,27 @@ impl Unit {
         };
         let (digits, suffix, is_float) = match &literal.lit {
             Lit::Bool(value) => return ExprKind::Bool { value: value.value },
-            Lit::Int(int) => (int.base10_digits().to_string(), int.suffix().to_string(), false),
-            Lit::Float(float) => (float.base10_digits().to_string(), float.suffix().to_string(), true),
+            Lit::Int(int) => (
+                int.base10_digits().to_string(),
+                int.suffix().to_string(),
+                false,
+            ),
+            Lit::Float(float) => (
+                float.base10_digits().to_string(),
+                float.suffix().to_string(),
+                true,
+            ),
             Lit::Str(_) | Lit::ByteStr(_) | Lit::CStr(_) => {
-                return self.refuse(&*literal, "strings do not exist in a kernel; its values are numbers");
+                return self.refuse(
+                    &*literal,
+                    "strings do not exist in a kernel; its values are numbers",
+                );
             }
             Lit::Char(_) | Lit::Byte(_) => {
-                return self.refuse(&*literal, "characters do not exist in a kernel; write the number");
+                return self.refuse(
+                    &*literal,
+                    "characters do not exist in a kernel; write the number",
+                );
             }
             other => {
                 return self.refuse(other, "only numbers and `bool` have literals in a kernel");
@@ -376,7 +578,11 @@ impl Unit {
                     format!("`{suffix}` is no type of kernel literals; integers are at most 64 bits wide"),
                 );
             }
-            LiteralTy::Given { ty: Ty::Known { name: suffix.clone() } }
+            LiteralTy::Given {
+                ty: Ty::Known {
+                    name: suffix.clone(),
+                },
+            }
         } else {
             match want {
                 Want::Beside => LiteralTy::Beside {},
@@ -401,12 +607,25 @@ impl Unit {
         match expression {
             Expr::Array(array) => {
                 let at = at(array.bracket_token.span.open());
-                let items = array.elems.iter_mut().map(|item| self.beside(item)).collect();
-                tree::Expr { at, kind: Box::new(ExprKind::List { items }) }
+                let items = array
+                    .elems
+                    .iter_mut()
+                    .map(|item| self.beside(item))
+                    .collect();
+                tree::Expr {
+                    at,
+                    kind: Box::new(ExprKind::List { items }),
+                }
             }
             Expr::Range(range) => {
-                let kind = self.refuse(range, "slices do not exist in a kernel; index one element, or take `x.row(r)`");
-                tree::Expr { at: at(Span::call_site()), kind: Box::new(kind) }
+                let kind = self.refuse(
+                    range,
+                    "slices do not exist in a kernel; index one element, or take `x.row(r)`",
+                );
+                tree::Expr {
+                    at: at(Span::call_site()),
+                    kind: Box::new(kind),
+                }
             }
             other => self.beside(other),
         }
@@ -415,43 +634,72 @@ impl Unit {
     fn arm(&mut self, arm: &mut syn::Arm) -> tree::Arm {
         self.scoped(|unit| {
             let (pattern, guard) = match &mut arm.pat {
-                Pat::Guard(guarded) => {
-                    (unit.pattern(&guarded.pat), Some(unit.expr(&mut guarded.guard)))
-                }
+                Pat::Guard(guarded) => (
+                    unit.pattern(&guarded.pat),
+                    Some(unit.expr(&mut guarded.guard)),
+                ),
                 pattern => (unit.pattern(pattern), None),
             };
-            tree::Arm { pattern, guard, body: unit.expr(&mut arm.body) }
+            tree::Arm {
+                pattern,
+                guard,
+                body: unit.expr(&mut arm.body),
+            }
         })
     }
 
     fn closure(&mut self, closure: &mut syn::ExprClosure) -> ExprKind {
         if let Some(token) = &closure.capture {
-            self.error(token, "remove `move`: a kernel's closures read the variables where they are called");
+            self.error(
+                token,
+                "remove `move`: a kernel's closures read the variables where they are called",
+            );
         }
         if let Some(token) = &closure.asyncness {
             self.error(token, "`async` is not part of the kernel language");
         }
         self.scoped(|unit| ExprKind::Closure {
-            parameters: closure.inputs.iter().map(|input| unit.pattern(input)).collect(),
+            parameters: closure
+                .inputs
+                .iter()
+                .map(|input| unit.pattern(input))
+                .collect(),
             body: unit.expr(&mut closure.body),
         })
     }
 
     fn call(&mut self, expression: &mut Expr) -> tree::Expr {
         let place = at(own_span(expression));
-        let Expr::Call(call) = expression else { unreachable!("the caller matched a call") };
+        let Expr::Call(call) = expression else {
+            unreachable!("the caller matched a call")
+        };
         let Expr::Path(callee) = &*call.func else {
             let kind = self.refuse(
                 &call.func,
                 "only device functions, functions of the language and closures bound by `let` can be called",
             );
-            return tree::Expr { at: place, kind: Box::new(kind) };
+            return tree::Expr {
+                at: place,
+                kind: Box::new(kind),
+            };
         };
         let path = callee.path.clone();
-        let name = path.segments.last().map(|s| s.ident.to_string()).unwrap_or_default();
-        let owner = path.segments.iter().rev().nth(1).map(|s| s.ident.to_string());
+        let name = path
+            .segments
+            .last()
+            .map(|s| s.ident.to_string())
+            .unwrap_or_default();
+        let owner = path
+            .segments
+            .iter()
+            .rev()
+            .nth(1)
+            .map(|s| s.ident.to_string());
         let kind = if path.get_ident().is_some() && self.is_local(&name) {
-            ExprKind::Apply { name, arguments: self.exprs(&mut call.args) }
+            ExprKind::Apply {
+                name,
+                arguments: self.exprs(&mut call.args),
+            }
         } else if let Some(owner) = owner.filter(|owner| is_type_name(owner)) {
             self.associated(&path, &owner, &name, &mut call.args)
         } else if path.segments.len() == 1 && names::find(names::FUNCTIONS, &name).is_some() {
@@ -461,12 +709,19 @@ impl Unit {
                 .args
                 .iter_mut()
                 .enumerate()
-                .map(|(i, value)| FieldValue { name: i.to_string(), value: self.expr(value) })
+                .map(|(i, value)| FieldValue {
+                    name: i.to_string(),
+                    value: self.expr(value),
+                })
                 .collect();
             if matches!(name.as_str(), "Some" | "Ok" | "Err" | "Box") {
                 self.error(&path, "`Option`, `Result` and `Box` do not exist in a kernel; use a `bool` or a tuple");
             }
-            ExprKind::Struct { name, fields, rest: None }
+            ExprKind::Struct {
+                name,
+                fields,
+                rest: None,
+            }
         } else {
             let slot = self.bare_slot();
             let index = self.callee(&path, &slot);
@@ -476,25 +731,44 @@ impl Unit {
             let span = path.span().resolved_at(Span::mixed_site());
             let function = quote_spanned!(span=> #owner::see(#slot, #path));
             *call.func = Expr::Verbatim(function);
-            ExprKind::Call { name, callee: index, arguments }
+            ExprKind::Call {
+                name,
+                callee: index,
+                arguments,
+            }
         };
-        tree::Expr { at: place, kind: Box::new(kind) }
+        tree::Expr {
+            at: place,
+            kind: Box::new(kind),
+        }
     }
 
-    fn intrinsic(&mut self, path: &Path, name: &str, arguments: &mut Punctuated<Expr, Token![,]>) -> ExprKind {
+    fn intrinsic(
+        &mut self,
+        path: &Path,
+        name: &str,
+        arguments: &mut Punctuated<Expr, Token![,]>,
+    ) -> ExprKind {
         let types = self.turbofish(path.segments.last().map(|s| &s.arguments));
         if matches!(name, "shared" | "private" | "shared_tile" | "reg_tile") && types.is_empty() {
             self.error(path, format!("write the element type: `{name}::<f32>(…)`"));
+        }
+        if matches!(name, "strided" | "grid_strided" | "unroll") {
+            self.error(path, format!("`{name}(…)` stands in the head of a `for`"));
         }
         let literals = names::find(names::FUNCTIONS, name).map_or(Literals::Slot, |e| e.literals);
         let arguments = arguments
             .iter_mut()
             .map(|argument| match literals {
-                Literals::Beside if !matches!(argument, Expr::Range(_)) => self.index(argument),
-                _ => self.expr(argument),
+                Literals::Beside => self.index(argument),
+                Literals::Slot => self.expr(argument),
             })
             .collect();
-        ExprKind::Intrinsic { name: name.to_string(), types, arguments }
+        ExprKind::Intrinsic {
+            name: name.to_string(),
+            types,
+            arguments,
+        }
     }
 
     fn associated(
@@ -507,34 +781,54 @@ impl Unit {
         if !names::ASSOCIATED.contains(&name) {
             let advice = match owner {
                 "Vec" | "String" | "Box" | "Rc" | "Arc" | "HashMap" => {
-                    "a kernel has no heap: use a fixed array `[x; N]` or `shared::<T>(N)`".to_string()
+                    "a kernel has no heap: use a fixed array `[x; N]` or `shared::<T>(N)`"
+                        .to_string()
                 }
                 _ => format!("functions of types are: {}", names::ASSOCIATED.join(", ")),
             };
-            self.error(path, format!("`{owner}::{name}` is not part of the kernel language; {advice}"));
+            self.error(
+                path,
+                format!("`{owner}::{name}` is not part of the kernel language; {advice}"),
+            );
             return ExprKind::Tuple { items: Vec::new() };
         }
         let mut ty = path.clone();
         ty.segments.pop();
         ty.segments.pop_punct();
-        let ty = self.ty(&syn::Type::Path(syn::TypePath { attrs: Vec::new(), qself: None, path: ty }));
-        ExprKind::Associated { ty, name: name.to_string(), arguments: self.exprs(arguments) }
+        let ty = self.ty(&syn::Type::Path(syn::TypePath {
+            attrs: Vec::new(),
+            qself: None,
+            path: ty,
+        }));
+        ExprKind::Associated {
+            ty,
+            name: name.to_string(),
+            arguments: self.exprs(arguments),
+        }
     }
 
     fn method(&mut self, expression: &mut Expr) -> tree::Expr {
         let place = at(own_span(expression));
         let mut conversion_slot = None;
         let kind = {
-            let Expr::MethodCall(call) = expression else { unreachable!("the caller matched a call") };
+            let Expr::MethodCall(call) = expression else {
+                unreachable!("the caller matched a call")
+            };
             let name = call.method.to_string();
             let Some(entry) = names::find(names::METHODS, &name) else {
                 self.unknown_method(&call.method);
                 self.expr(&mut call.receiver);
                 let kind = ExprKind::Tuple { items: Vec::new() };
-                return tree::Expr { at: place, kind: Box::new(kind) };
+                return tree::Expr {
+                    at: place,
+                    kind: Box::new(kind),
+                };
             };
             let receiver = self.expr(&mut call.receiver);
-            let arguments = call.turbofish.as_ref().map(|t| PathArguments::AngleBracketed(t.clone()));
+            let arguments = call
+                .turbofish
+                .as_ref()
+                .map(|t| PathArguments::AngleBracketed(t.clone()));
             let mut types = self.turbofish(arguments.as_ref());
             if matches!(name.as_str(), "to" | "bitcast") && types.is_empty() {
                 let (slot, ty) = self.slot();
@@ -549,21 +843,28 @@ impl Unit {
                     Literals::Slot => self.expr(argument),
                 })
                 .collect();
-            ExprKind::Method { receiver, name, types, arguments }
+            ExprKind::Method {
+                receiver,
+                name,
+                types,
+                arguments,
+            }
         };
         if let Some(slot) = conversion_slot {
             let span = own_span(expression).resolved_at(Span::mixed_site());
             *expression = Expr::Verbatim(quote_spanned!(span=> #slot.value(#expression)));
         }
-        tree::Expr { at: place, kind: Box::new(kind) }
+        tree::Expr {
+            at: place,
+            kind: Box::new(kind),
+        }
     }
 
     fn unknown_method(&mut self, method: &Ident) {
         let name = method.to_string();
         let advice = match name.as_str() {
-            "iter" | "iter_mut" | "into_iter" | "collect" | "fold" | "zip" | "enumerate" | "chunks" => {
-                "iterators do not exist in a kernel; write `for i in 0..n`".to_string()
-            }
+            "iter" | "iter_mut" | "into_iter" | "collect" | "fold" | "zip" | "enumerate"
+            | "chunks" => "iterators do not exist in a kernel; write `for i in 0..n`".to_string(),
             "push" | "pop" | "insert" | "extend" => {
                 "a kernel has no heap: use a fixed array `[x; N]` or `shared::<T>(N)`".to_string()
             }
@@ -583,10 +884,14 @@ impl Unit {
             "ln_1p" => "write `(1.0 + x).ln()`".to_string(),
             _ => match nearest(&name) {
                 Some(known) => format!("did you mean `{known}`?"),
-                None => "methods of your own types are device functions here: `#[device_fn]`".to_string(),
+                None => "methods of your own types are device functions here: `#[device_fn]`"
+                    .to_string(),
             },
         };
-        self.error(method, format!("the method `{name}` is not part of the kernel language; {advice}"));
+        self.error(
+            method,
+            format!("the method `{name}` is not part of the kernel language; {advice}"),
+        );
     }
 
     fn turbofish(&mut self, arguments: Option<&PathArguments>) -> Vec<Ty> {
@@ -604,7 +909,12 @@ impl Unit {
     }
 
     fn macro_call(&mut self, call: &syn::Macro) {
-        let name = call.path.segments.last().map(|s| s.ident.to_string()).unwrap_or_default();
+        let name = call
+            .path
+            .segments
+            .last()
+            .map(|s| s.ident.to_string())
+            .unwrap_or_default();
         let advice = match name.as_str() {
             "vec" => "a kernel has no heap: use a fixed array `[x; N]`",
             "assert" | "debug_assert" | "assert_eq" => {
@@ -618,7 +928,10 @@ impl Unit {
             }
             _ => "write its expansion, or a `#[device_fn]`",
         };
-        self.error(call, format!("macros cannot be called in a kernel; {advice}"));
+        self.error(
+            call,
+            format!("macros cannot be called in a kernel; {advice}"),
+        );
     }
 }
 

@@ -35,7 +35,11 @@ pub fn expand(attribute: TokenStream, item: TokenStream, kind: Kind) -> TokenStr
     };
     let name = &function.sig.ident;
     let text = name.to_string();
-    let kernel = path.segments.last().map(|s| s.ident.to_string()).unwrap_or_default();
+    let kernel = path
+        .segments
+        .last()
+        .map(|s| s.ident.to_string())
+        .unwrap_or_default();
     let line = name.span().start().line as u32;
     let entry = Ident::new(
         match kind {

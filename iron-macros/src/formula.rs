@@ -87,10 +87,14 @@ impl Unit {
         let ident = path.path.get_ident().map(ToString::to_string);
         if let Some(name) = &ident {
             if let Some(index) = names.dims.iter().position(|dim| dim == name) {
-                return Formula::Dim { index: index as u32 };
+                return Formula::Dim {
+                    index: index as u32,
+                };
             }
             if let Some((_, parameter)) = names.scalars.iter().find(|(scalar, _)| scalar == name) {
-                return Formula::Scalar { parameter: *parameter };
+                return Formula::Scalar {
+                    parameter: *parameter,
+                };
             }
             let is_const = names.consts.contains(name) || is_constant_name(name);
             if !is_const {
@@ -100,7 +104,9 @@ impl Unit {
                 );
             }
         }
-        Formula::Const { index: self.constant(quote!((#path) as i64)) }
+        Formula::Const {
+            index: self.constant(quote!((#path) as i64)),
+        }
     }
 
     fn no_formula(&mut self, tokens: impl ToTokens, message: &str) -> Formula {
@@ -111,7 +117,10 @@ impl Unit {
     /// `a <= b`, or several joined by `&&`.
     pub fn requirements(&mut self, expression: &Expr, names: &Names, out: &mut Vec<Requirement>) {
         let Expr::Binary(binary) = expression else {
-            self.error(expression, "a fact is a comparison: `requires(cols % 4 == 0)`");
+            self.error(
+                expression,
+                "a fact is a comparison: `requires(cols % 4 == 0)`",
+            );
             return;
         };
         match binary.op {
@@ -119,10 +128,19 @@ impl Unit {
                 self.requirements(&binary.left, names, out);
                 self.requirements(&binary.right, names, out);
             }
-            BinOp::Eq(_) | BinOp::Ne(_) | BinOp::Lt(_) | BinOp::Le(_) | BinOp::Gt(_) | BinOp::Ge(_) => {
+            BinOp::Eq(_)
+            | BinOp::Ne(_)
+            | BinOp::Lt(_)
+            | BinOp::Le(_)
+            | BinOp::Gt(_)
+            | BinOp::Ge(_) => {
                 let lhs = self.formula(&binary.left, names);
                 let rhs = self.formula(&binary.right, names);
-                out.push(Requirement { op: binary.op.to_token_stream().to_string(), lhs, rhs });
+                out.push(Requirement {
+                    op: binary.op.to_token_stream().to_string(),
+                    lhs,
+                    rhs,
+                });
             }
             other => self.error(other, "a fact is a comparison: `requires(cols % 4 == 0)`"),
         }

@@ -28,9 +28,17 @@ pub fn expand(attribute: TokenStream, item: TokenStream) -> TokenStream {
         }
     };
     check_signature(&mut unit, &function);
-    let instances = attribute.as_ref().map(|a| instances(&mut unit, a, &function)).unwrap_or_default();
+    let instances = attribute
+        .as_ref()
+        .map(|a| instances(&mut unit, a, &function))
+        .unwrap_or_default();
     unit.scoped(|unit| {
-        let consts = function.sig.generics.const_params().map(|p| p.ident.to_string()).collect();
+        let consts = function
+            .sig
+            .generics
+            .const_params()
+            .map(|p| p.ident.to_string())
+            .collect();
         let signature = unit.kernel_signature(function.sig.inputs.iter(), consts);
         let header = attribute.map(|a| header(unit, a, &function.attrs, &signature));
         let body = unit.block(&mut function.block);
@@ -53,7 +61,10 @@ struct Instance {
 fn check_signature(unit: &mut Unit, function: &ItemFn) {
     let signature = &function.sig;
     if let ReturnType::Type(_, ty) = &signature.output {
-        unit.error(ty, "a kernel returns nothing; write its results to `&mut Tensor` parameters");
+        unit.error(
+            ty,
+            "a kernel returns nothing; write its results to `&mut Tensor` parameters",
+        );
     }
     let unsafe_token = match &signature.safety {
         syn::Safety::Unsafe(token) => Some(token.to_token_stream()),
@@ -62,7 +73,10 @@ fn check_signature(unit: &mut Unit, function: &ItemFn) {
     for (token, word) in [
         (signature.asyncness.map(|t| t.to_token_stream()), "async"),
         (unsafe_token, "unsafe"),
-        (signature.abi.as_ref().map(|t| t.to_token_stream()), "extern"),
+        (
+            signature.abi.as_ref().map(|t| t.to_token_stream()),
+            "extern",
+        ),
     ] {
         if let Some(token) = token {
             unit.error(token, format!("a kernel is not `{word}`"));
@@ -76,7 +90,10 @@ fn check_signature(unit: &mut Unit, function: &ItemFn) {
             GenericParam::Const(constant) => {
                 let ty = constant.ty.to_token_stream().to_string();
                 if !matches!(ty.as_str(), "u32" | "usize" | "i32" | "bool") {
-                    unit.error(&constant.ty, "a kernel's const parameter is u32, usize, i32 or bool");
+                    unit.error(
+                        &constant.ty,
+                        "a kernel's const parameter is u32, usize, i32 or bool",
+                    );
                 }
             }
             GenericParam::Type(_) => {}
@@ -85,7 +102,10 @@ fn check_signature(unit: &mut Unit, function: &ItemFn) {
 }
 
 fn instances(unit: &mut Unit, attribute: &Attribute, function: &ItemFn) -> Vec<Instance> {
-    let mut all = vec![Instance { name: quote!(), generics: Vec::new() }];
+    let mut all = vec![Instance {
+        name: quote!(),
+        generics: Vec::new(),
+    }];
     let mut known = Vec::new();
     for parameter in &function.sig.generics.params {
         let (name, is_type) = match parameter {
@@ -94,11 +114,17 @@ fn instances(unit: &mut Unit, attribute: &Attribute, function: &ItemFn) -> Vec<I
             GenericParam::Lifetime(_) => continue,
         };
         known.push(name.to_string());
-        let Some((_, values)) = attribute.instances.iter().find(|(listed, _)| listed == name) else {
+        let Some((_, values)) = attribute
+            .instances
+            .iter()
+            .find(|(listed, _)| listed == name)
+        else {
             let example = if is_type { "[f32, f16]" } else { "[64, 128]" };
             unit.error(
                 name,
-                format!("list the values of `{name}` in the attribute: `instances({name} = {example})`"),
+                format!(
+                    "list the values of `{name}` in the attribute: `instances({name} = {example})`"
+                ),
             );
             continue;
         };
@@ -117,7 +143,10 @@ fn instances(unit: &mut Unit, attribute: &Attribute, function: &ItemFn) -> Vec<I
     }
     for (name, _) in &attribute.instances {
         if !known.contains(&name.to_string()) {
-            unit.error(name, format!("the kernel has no generic parameter `{name}`"));
+            unit.error(
+                name,
+                format!("the kernel has no generic parameter `{name}`"),
+            );
         }
     }
     all
@@ -130,11 +159,27 @@ fn generic_argument(value: &Expr, is_type: bool) -> TokenStream {
     }
 }
 
-fn header(unit: &mut Unit, attribute: Attribute, attrs: &[SynAttribute], signature: &Signature) -> Header {
+fn header(
+    unit: &mut Unit,
+    attribute: Attribute,
+    attrs: &[SynAttribute],
+    signature: &Signature,
+) -> Header {
     let names: &Names = &signature.names;
-    let grid = attribute.grid.iter().map(|e| unit.formula(e, names)).collect();
-    let fixed = Names { consts: names.consts.clone(), ..Names::default() };
-    let workgroup = attribute.workgroup.iter().map(|e| unit.formula(e, &fixed)).collect();
+    let grid = attribute
+        .grid
+        .iter()
+        .map(|e| unit.formula(e, names))
+        .collect();
+    let fixed = Names {
+        consts: names.consts.clone(),
+        ..Names::default()
+    };
+    let workgroup = attribute
+        .workgroup
+        .iter()
+        .map(|e| unit.formula(e, &fixed))
+        .collect();
     let mut requires = Vec::new();
     for fact in &attribute.requires {
         unit.requirements(fact, names, &mut requires);
@@ -167,7 +212,10 @@ fn position(unit: &mut Unit, signature: &Signature, name: &Ident) -> Option<u32>
             && matches!(&parameter.kind, crate::tree::ParameterKind::Tensor { .. })
     });
     if found.is_none() {
-        unit.error(name, format!("`{name}` is no tensor parameter of this kernel"));
+        unit.error(
+            name,
+            format!("`{name}` is no tensor parameter of this kernel"),
+        );
     }
     found.map(|index| index as u32)
 }
@@ -205,23 +253,24 @@ fn emit(
     let describe = unit.describe(encoded);
     let errors = unit.compile_errors();
     let lints: TokenStream = lint_attributes(&function.attrs);
-    let registration = if errors.is_empty() { registration(function, instances) } else { quote!() };
+    let registration = if errors.is_empty() {
+        registration(function, instances)
+    } else {
+        quote!()
+    };
     let module = launcher(function, signature);
     quote! {
         #module
         const _: () = {
             #lints
-            fn __kernel #declared (
-                __call: ::iron_ir::build::Call<'_, '_>,
-            ) -> ::core::option::Option<::iron_ir::build::Unit> #clause {
+            fn __kernel #declared (__call: ::iron_ir::build::Call<'_, '_>) #clause {
                 #(#items)*
                 #slots
                 match __call {
-                    ::iron_ir::build::Call::Describe => ::core::option::Option::Some(#describe),
+                    ::iron_ir::build::Call::Describe(__unit) => *__unit = #describe,
                     ::iron_ir::build::Call::Run(__arguments) => {
                         #bindings
-                        (|| #block)();
-                        ::core::option::Option::None
+                        #block
                     }
                 }
             }
@@ -236,7 +285,9 @@ fn lint_attributes(attrs: &[SynAttribute]) -> TokenStream {
     attrs
         .iter()
         .filter(|attr| {
-            ["allow", "expect", "warn", "deny", "cfg"].iter().any(|name| attr.path().is_ident(name))
+            ["allow", "expect", "warn", "deny", "cfg"]
+                .iter()
+                .any(|name| attr.path().is_ident(name))
         })
         .map(ToTokens::to_token_stream)
         .collect()
@@ -248,14 +299,20 @@ fn registration(function: &ItemFn, instances: &[Instance]) -> TokenStream {
     let parameters: Vec<_> = function.sig.generics.params.iter().collect();
     let entries = instances.iter().map(|instance| {
         let generics = &instance.generics;
-        let turbofish = if generics.is_empty() { quote!() } else { quote!(::<#(#generics),*>) };
+        let turbofish = if generics.is_empty() {
+            quote!()
+        } else {
+            quote!(::<#(#generics),*>)
+        };
         let mut types = Vec::new();
         let mut consts = Vec::new();
         for (parameter, value) in parameters.iter().zip(generics) {
             match parameter {
                 GenericParam::Type(parameter) => {
                     let key = parameter.ident.to_string();
-                    types.push(quote!((#key, <#value as ::iron_ir::build::KernelType>::SHAPE.scalar())));
+                    types.push(
+                        quote!((#key, <#value as ::iron_ir::build::KernelType>::SHAPE.scalar())),
+                    );
                 }
                 GenericParam::Const(parameter) => {
                     let key = parameter.ident.to_string();
@@ -270,12 +327,8 @@ fn registration(function: &ItemFn, instances: &[Instance]) -> TokenStream {
                 name: #name,
                 types: &[#(#types),*],
                 consts: &[#(#consts),*],
-                build: || ::iron_ir::build::build(
-                    __kernel #turbofish (::iron_ir::build::Call::Describe), #name,
-                ),
-                host: |__arguments| {
-                    __kernel #turbofish (::iron_ir::build::Call::Run(__arguments));
-                },
+                build: || ::iron_ir::build::build(__kernel #turbofish, #name),
+                host: |__arguments| __kernel #turbofish (::iron_ir::build::Call::Run(__arguments)),
             }
         }
     });
@@ -314,21 +367,27 @@ fn launcher(function: &ItemFn, signature: &Signature) -> TokenStream {
     let name = &function.sig.ident;
     let text = name.to_string();
     let vis = &function.vis;
-    let attrs = function.attrs.iter().filter(|attr| attr.path().is_ident("doc") || attr.path().is_ident("cfg"));
+    let attrs = function
+        .attrs
+        .iter()
+        .filter(|attr| attr.path().is_ident("doc") || attr.path().is_ident("cfg"));
     let generics = &function.sig.generics;
     let (declared, _, clause) = generics.split_for_impl();
     let (fields, arguments) = (&signature.fields, &signature.arguments);
-    let parts = generics.params.iter().filter_map(|parameter| match parameter {
-        GenericParam::Type(parameter) => {
-            let ident = &parameter.ident;
-            Some(quote!(::iron_ir::build::instance_type::<#ident>()))
-        }
-        GenericParam::Const(parameter) => {
-            let (ident, key) = (&parameter.ident, parameter.ident.to_string());
-            Some(quote!(::std::format!("{}={}", #key, #ident)))
-        }
-        GenericParam::Lifetime(_) => None,
-    });
+    let parts = generics
+        .params
+        .iter()
+        .filter_map(|parameter| match parameter {
+            GenericParam::Type(parameter) => {
+                let ident = &parameter.ident;
+                Some(quote!(::iron_ir::build::instance_type::<#ident>()))
+            }
+            GenericParam::Const(parameter) => {
+                let (ident, key) = (&parameter.ident, parameter.ident.to_string());
+                Some(quote!(::std::format!("{}={}", #key, #ident)))
+            }
+            GenericParam::Lifetime(_) => None,
+        });
     let has_tensors = !fields.is_empty() && fields.to_string().contains('\'');
     let lifetime = if has_tensors { quote!(<'a>) } else { quote!() };
     let anonymous = if has_tensors { quote!(<'_>) } else { quote!() };

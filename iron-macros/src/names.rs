@@ -69,5 +69,8 @@ pub const ASSOCIATED: &[&str] = &["from_f32", "from_bits", "splat"];
 
 /// The entry of a name.
 pub fn find(lists: &'static [&'static [Entry]], name: &str) -> Option<&'static Entry> {
-    lists.iter().flat_map(|list| list.iter()).find(|entry| entry.name == name)
+    lists
+        .iter()
+        .flat_map(|list| list.iter())
+        .find(|entry| entry.name == name)
 }

@@ -12,15 +12,23 @@ impl Unit {
         match pattern {
             Pat::Ident(name) => {
                 if let Some(by_ref) = &name.by_ref {
-                    self.error(by_ref, "`ref` is not part of the kernel language; values are copied");
+                    self.error(
+                        by_ref,
+                        "`ref` is not part of the kernel language; values are copied",
+                    );
                 }
                 if let Some((_, inner)) = &name.subpat {
-                    self.error(inner, "`@` patterns are not part of the kernel language; use a guard");
+                    self.error(
+                        inner,
+                        "`@` patterns are not part of the kernel language; use a guard",
+                    );
                 }
                 let text = name.ident.to_string();
                 if is_constant_name(&text) && name.mutability.is_none() && !self.is_local(&text) {
                     let ident = &name.ident;
-                    return Pattern::Const { index: self.constant(quote!(#ident)) };
+                    return Pattern::Const {
+                        index: self.constant(quote!(#ident)),
+                    };
                 }
                 self.declare(&name.ident);
                 Pattern::Name {
@@ -40,7 +48,10 @@ impl Unit {
                     .elems
                     .iter()
                     .enumerate()
-                    .map(|(i, item)| FieldPattern { name: i.to_string(), pattern: self.pattern(item) })
+                    .map(|(i, item)| FieldPattern {
+                        name: i.to_string(),
+                        pattern: self.pattern(item),
+                    })
                     .collect(),
             },
             Pat::Struct(structure) => Pattern::Struct {
@@ -54,7 +65,9 @@ impl Unit {
                     .collect(),
             },
             Pat::Reference(reference) => self.pattern(&reference.pat),
-            Pat::Path(path) => Pattern::Const { index: self.constant(path.to_token_stream()) },
+            Pat::Path(path) => Pattern::Const {
+                index: self.constant(path.to_token_stream()),
+            },
             Pat::Lit(literal) => self.literal_pattern(&Expr::Lit(literal.clone())),
             Pat::Or(or) => Pattern::Or {
                 cases: or.cases.iter().map(|case| self.pattern(case)).collect(),
@@ -71,11 +84,17 @@ impl Unit {
                 }
             }
             Pat::Rest(rest) => {
-                self.error(rest, "`..` is not part of kernel patterns; name every element");
+                self.error(
+                    rest,
+                    "`..` is not part of kernel patterns; name every element",
+                );
                 Pattern::Wild {}
             }
             Pat::Slice(slice) => {
-                self.error(slice, "slice patterns are not part of the kernel language; index the array");
+                self.error(
+                    slice,
+                    "slice patterns are not part of the kernel language; index the array",
+                );
                 Pattern::Wild {}
             }
             other => {
@@ -92,9 +111,10 @@ impl Unit {
     fn literal_pattern(&mut self, expression: &Expr) -> Pattern {
         match expression {
             Expr::Lit(literal) => match &literal.lit {
-                Lit::Int(int) => {
-                    Pattern::Int { digits: int.base10_digits().to_string(), negative: false }
-                }
+                Lit::Int(int) => Pattern::Int {
+                    digits: int.base10_digits().to_string(),
+                    negative: false,
+                },
                 Lit::Bool(value) => Pattern::Bool { value: value.value },
                 other => {
                     self.error(other, "kernels match on integers and bool only");
@@ -103,14 +123,24 @@ impl Unit {
             },
             Expr::Unary(unary) if matches!(unary.op, UnOp::Neg(_)) => {
                 match self.literal_pattern(&unary.expr) {
-                    Pattern::Int { digits, .. } => Pattern::Int { digits, negative: true },
+                    Pattern::Int { digits, .. } => Pattern::Int {
+                        digits,
+                        negative: true,
+                    },
                     other => other,
                 }
             }
-            Expr::Path(path) => Pattern::Const { index: self.constant(path.to_token_stream()) },
-            Expr::Const(block) => Pattern::Const { index: self.constant(block.to_token_stream()) },
+            Expr::Path(path) => Pattern::Const {
+                index: self.constant(path.to_token_stream()),
+            },
+            Expr::Const(block) => Pattern::Const {
+                index: self.constant(block.to_token_stream()),
+            },
             other => {
-                self.error(other, "a pattern's bound is an integer literal or a constant");
+                self.error(
+                    other,
+                    "a pattern's bound is an integer literal or a constant",
+                );
                 Pattern::Wild {}
             }
         }
@@ -119,5 +149,6 @@ impl Unit {
 
 /// `LIMIT`, not `limit`: in a pattern, the first is a constant and the second a new name.
 pub fn is_constant_name(name: &str) -> bool {
-    name.starts_with(|c: char| c.is_ascii_uppercase()) && !name.contains(|c: char| c.is_ascii_lowercase())
+    name.starts_with(|c: char| c.is_ascii_uppercase())
+        && !name.contains(|c: char| c.is_ascii_lowercase())
 }

@@ -64,7 +64,9 @@ impl Unit {
     fn declare_names(&mut self, signature: &mut Signature, index: usize, parameter: &syn::PatType) {
         match &*parameter.ty {
             Type::Reference(reference) => {
-                let Ok((_, _, dims)) = tensor_type(&reference.elem) else { return };
+                let Ok((_, _, dims)) = tensor_type(&reference.elem) else {
+                    return;
+                };
                 for dim in &dims {
                     if let Expr::Path(path) = dim
                         && let Some(name) = path.path.get_ident()
@@ -79,7 +81,10 @@ impl Unit {
                 if let (Some(known), Pat::Ident(name)) = (scalar_name(ty), &*parameter.pat)
                     && known != "f32"
                 {
-                    signature.names.scalars.push((name.ident.to_string(), index as u32));
+                    signature
+                        .names
+                        .scalars
+                        .push((name.ident.to_string(), index as u32));
                 }
             }
         }
@@ -90,36 +95,54 @@ impl Unit {
         !names.dims.contains(&name) && !names.consts.contains(&name) && !is_constant_name(&name)
     }
 
-    fn kernel_parameter(&mut self, signature: &mut Signature, index: usize, parameter: &syn::PatType) {
+    fn kernel_parameter(
+        &mut self,
+        signature: &mut Signature,
+        index: usize,
+        parameter: &syn::PatType,
+    ) {
         let Pat::Ident(pattern) = &*parameter.pat else {
             self.error(&parameter.pat, "a kernel's parameter is a name");
             return;
         };
         let name = &pattern.ident;
         if let Some(token) = &pattern.mutability {
-            self.error(token, "a kernel's parameter is not `mut`; copy it: `let mut x = x;`");
+            self.error(
+                token,
+                "a kernel's parameter is not `mut`; copy it: `let mut x = x;`",
+            );
         }
         self.declare(name);
         let place = at(name.span());
         let kind = match &*parameter.ty {
-            Type::Reference(reference) => {
-                self.tensor(signature, index, name, reference)
-            }
+            Type::Reference(reference) => self.tensor(signature, index, name, reference),
             ty => self.scalar(signature, index, name, ty),
         };
         let Some(kind) = kind else {
             let ty = &parameter.ty;
-            signature.bindings.extend(quote!(let #name: #ty = ::core::unreachable!();));
+            signature
+                .bindings
+                .extend(quote!(let #name: #ty = ::core::unreachable!();));
             return;
         };
         signature.parameters.push(Parameter {
-            pattern: Pattern::Name { name: name.to_string(), mutable: false, at: At { ..place } },
+            pattern: Pattern::Name {
+                name: name.to_string(),
+                mutable: false,
+                at: At { ..place },
+            },
             kind,
             at: place,
         });
     }
 
-    fn scalar(&mut self, signature: &mut Signature, index: usize, name: &Ident, ty: &Type) -> Option<ParameterKind> {
+    fn scalar(
+        &mut self,
+        signature: &mut Signature,
+        index: usize,
+        name: &Ident,
+        ty: &Type,
+    ) -> Option<ParameterKind> {
         if scalar_name(ty).is_none() {
             self.error(
                 ty,
@@ -129,10 +152,16 @@ impl Unit {
             return None;
         };
         let span = name.span();
-        signature.bindings.extend(quote_spanned!(span=> let #name: #ty = __arguments.scalar(#index);));
+        signature
+            .bindings
+            .extend(quote_spanned!(span=> let #name: #ty = __arguments.scalar(#index);));
         let doc = format!("The scalar `{name}`.");
-        signature.fields.extend(quote!(#[doc = #doc] pub #name: #ty,));
-        signature.arguments.extend(quote!(::iron_ir::build::scalar_argument(__args.#name),));
+        signature
+            .fields
+            .extend(quote!(#[doc = #doc] pub #name: #ty,));
+        signature
+            .arguments
+            .extend(quote!(::iron_ir::build::scalar_argument(__args.#name),));
         Some(ParameterKind::Scalar { ty: self.ty(ty) })
     }
 
@@ -151,8 +180,10 @@ impl Unit {
                 return None;
             }
         };
-        let shape: Vec<Formula> =
-            dims.iter().map(|dim| self.formula(dim, &mut signature.names)).collect();
+        let shape: Vec<Formula> = dims
+            .iter()
+            .map(|dim| self.formula(dim, &mut signature.names))
+            .collect();
         let strided = holder == "StridedTensor";
         let rank = shape.len();
         let method = match (strided, mutable) {
@@ -161,23 +192,33 @@ impl Unit {
             (true, false) => quote!(strided),
             (true, true) => quote!(strided_mut),
         };
-        let (lent, object) = match mutable {
-            false => (quote!(&), quote!(&'a dyn ::iron_ir::launch::AsTensorArg)),
-            true => (quote!(&mut), quote!(&'a mut dyn ::iron_ir::launch::AsTensorArg)),
+        let (and, word) = (&reference.and_token, &reference.mutability);
+        let object = match mutable {
+            false => quote!(&'a dyn ::iron_ir::launch::AsTensorArg),
+            true => quote!(&'a mut dyn ::iron_ir::launch::AsTensorArg),
         };
         let span = name.span();
         let holder_span = holder.span();
-        let ty = quote_spanned!(holder_span=> #lent #holder<#scalar, #rank>);
-        signature.bindings.extend(quote_spanned!(span=> let #name: #ty = __arguments.#method(#index);));
+        let ty = quote_spanned!(holder_span=> #and #word #holder<#scalar, #rank>);
+        signature
+            .bindings
+            .extend(quote_spanned!(span=> let #name: #ty = __arguments.#method(#index);));
         let doc = format!("The tensor `{name}`.");
-        signature.fields.extend(quote!(#[doc = #doc] pub #name: #object,));
+        signature
+            .fields
+            .extend(quote!(#[doc = #doc] pub #name: #object,));
         signature.arguments.extend(quote! {
             ::iron_ir::launch::Argument::Tensor(
                 ::iron_ir::launch::AsTensorArg::tensor_arg(&*__args.#name)
             ),
         });
         let scalar = self.ty(&scalar);
-        Some(ParameterKind::Tensor { scalar, shape, mutable, strided })
+        Some(ParameterKind::Tensor {
+            scalar,
+            shape,
+            mutable,
+            strided,
+        })
     }
 }
 
@@ -195,14 +236,23 @@ fn tensor_type(ty: &Type) -> syn::Result<(Ident, Type, Vec<Expr>)> {
         Err(syn::Error::new_spanned(tokens.to_token_stream(), message))
     };
     let Type::Path(path) = ty else {
-        return refuse(&ty, "a kernel takes tensors by reference: `&Tensor<T, (rows, cols)>`".into());
+        return refuse(
+            &ty,
+            "a kernel takes tensors by reference: `&Tensor<T, (rows, cols)>`".into(),
+        );
     };
     let Some(segment) = path.path.segments.last() else {
-        return refuse(&ty, "a kernel takes tensors by reference: `&Tensor<T, (rows, cols)>`".into());
+        return refuse(
+            &ty,
+            "a kernel takes tensors by reference: `&Tensor<T, (rows, cols)>`".into(),
+        );
     };
     let holder = segment.ident.to_string();
     if PRIMITIVES.contains(&holder.as_str()) {
-        return refuse(&ty, "a scalar parameter is passed by value; remove `&`".into());
+        return refuse(
+            &ty,
+            "a scalar parameter is passed by value; remove `&`".into(),
+        );
     }
     if holder != "Tensor" && holder != "StridedTensor" {
         let message = format!(
@@ -239,7 +289,9 @@ fn dimensions(argument: &GenericArgument) -> syn::Result<Vec<Expr>> {
         GenericArgument::Type(Type::Tuple(tuple)) => tuple.elems.iter().map(name).collect(),
         GenericArgument::Type(Type::Paren(inner)) => Ok(vec![name(&inner.elem)?]),
         GenericArgument::Const(Expr::Block(block)) => match block.block.stmts.as_slice() {
-            [syn::Stmt::Expr(Expr::Tuple(tuple), None)] => Ok(tuple.elems.iter().cloned().collect()),
+            [syn::Stmt::Expr(Expr::Tuple(tuple), None)] => {
+                Ok(tuple.elems.iter().cloned().collect())
+            }
             [syn::Stmt::Expr(Expr::Paren(single), None)] => Ok(vec![(*single.expr).clone()]),
             _ => Err(syn::Error::new_spanned(&block.block, message)),
         },
@@ -252,9 +304,13 @@ pub fn closure_pointer<'a>(
     bounds: impl IntoIterator<Item = &'a syn::TypeParamBound>,
 ) -> Option<Type> {
     bounds.into_iter().find_map(|bound| {
-        let syn::TypeParamBound::Trait(bound) = bound else { return None };
+        let syn::TypeParamBound::Trait(bound) = bound else {
+            return None;
+        };
         let last = bound.path.segments.last()?;
-        let PathArguments::Parenthesized(call) = &last.arguments else { return None };
+        let PathArguments::Parenthesized(call) = &last.arguments else {
+            return None;
+        };
         let (inputs, output) = (&call.inputs, &call.output);
         let span = last.span();
         syn::parse2(quote_spanned!(span=> fn(#inputs) #output)).ok()

@@ -51,7 +51,10 @@ impl Unit {
 
     /// The errors as `compile_error!`s.
     pub fn compile_errors(&self) -> TokenStream {
-        self.errors.iter().map(syn::Error::to_compile_error).collect()
+        self.errors
+            .iter()
+            .map(syn::Error::to_compile_error)
+            .collect()
     }
 
     /// Runs `inside` in a new scope of names.
@@ -101,14 +104,18 @@ impl Unit {
             return Ty::Known { name };
         }
         if contains_infer(ty) {
-            self.error(ty, "write the type: the builder does not see what `_` stands for");
+            self.error(
+                ty,
+                "write the type: the builder does not see what `_` stands for",
+            );
         }
         let key = ty.to_token_stream().to_string();
         if let Some(&index) = self.type_index.get(&key) {
             return Ty::Entry { index };
         }
         let index = self.types.len() as u32;
-        self.types.push(quote!(<#ty as ::iron_ir::build::KernelType>::SHAPE));
+        self.types
+            .push(quote!(<#ty as ::iron_ir::build::KernelType>::SHAPE));
         self.type_index.insert(key, index);
         Ty::Entry { index }
     }
@@ -148,15 +155,24 @@ impl Unit {
         self.slot_count > 0
     }
 
-    /// The expression that fills `__unit` with the tree and the tables.
+    /// The expression of type `Unit`: the tree and the tables.
     pub fn describe(&self, function: &Function) -> TokenStream {
         let mut bytes = Vec::new();
         function.write(&mut bytes);
         let bytes = proc_macro2::Literal::byte_string(&bytes);
-        let Unit { types, callees, consts, .. } = self;
+        let Unit {
+            types,
+            callees,
+            consts,
+            ..
+        } = self;
         // A constant of a type that kernels cannot hold is reported where the author wrote it.
         let consts = consts.iter().map(|constant| {
-            let span = constant.clone().into_iter().next().map_or(Span::call_site(), |t| t.span());
+            let span = constant
+                .clone()
+                .into_iter()
+                .next()
+                .map_or(Span::call_site(), |t| t.span());
             quote_spanned!(span=> &{ #constant })
         });
         let name = &function.name;

@@ -55,7 +55,10 @@ impl Builder {
     }
 
     pub(super) fn no_operation<T>(&self, operation: &str, ty: Type) -> Eval<T> {
-        self.fail(BuildFault::NoOperation { operation: operation.to_string(), ty })
+        self.fail(BuildFault::NoOperation {
+            operation: operation.to_string(),
+            ty,
+        })
     }
 
     /// An operator by its token.
@@ -86,7 +89,11 @@ impl Builder {
         }
         if self.ty(right) != ty {
             let right = self.ty(right);
-            return self.fail(BuildFault::Types { operation: op.name().into(), left: ty, right });
+            return self.fail(BuildFault::Types {
+                operation: op.name().into(),
+                left: ty,
+                right,
+            });
         }
         let allowed = match op {
             BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::Div => {
@@ -96,9 +103,7 @@ impl Builder {
             BinaryOp::And | BinaryOp::Or | BinaryOp::Xor => {
                 ty.scalar.is_int() || ty.scalar == Scalar::Bool
             }
-            BinaryOp::Rem | BinaryOp::Shl | BinaryOp::Shr | BinaryOp::MulHigh => {
-                ty.scalar.is_int()
-            }
+            BinaryOp::Rem | BinaryOp::Shl | BinaryOp::Shr | BinaryOp::MulHigh => ty.scalar.is_int(),
             BinaryOp::MinNan | BinaryOp::MaxNan | BinaryOp::Pow => ty.scalar.is_float(),
         };
         if !allowed {
@@ -270,7 +275,11 @@ impl Builder {
         for other in [b, c] {
             if self.ty(other) != ty {
                 let right = self.ty(other);
-                return self.fail(BuildFault::Types { operation: "`fma`".into(), left: ty, right });
+                return self.fail(BuildFault::Types {
+                    operation: "`fma`".into(),
+                    left: ty,
+                    right,
+                });
             }
         }
         Ok(self.push(Op::Fma(a, b, c), ty))
@@ -281,7 +290,11 @@ impl Builder {
         let ty = self.ty(a);
         if self.ty(b) != ty {
             let right = self.ty(b);
-            return self.fail(BuildFault::Types { operation: "`select`".into(), left: ty, right });
+            return self.fail(BuildFault::Types {
+                operation: "`select`".into(),
+                left: ty,
+                right,
+            });
         }
         Ok(self.push(Op::Select(condition, a, b), ty))
     }

@@ -33,9 +33,12 @@ impl Builder {
             Val::Cell(Cell { place, indices, ty }) => {
                 Val::Scalar(self.push(Op::Load { place, indices }, ty))
             }
-            Val::Tuple(items) => {
-                Val::Tuple(items.into_iter().map(|item| self.read(item)).collect::<Eval<_>>()?)
-            }
+            Val::Tuple(items) => Val::Tuple(
+                items
+                    .into_iter()
+                    .map(|item| self.read(item))
+                    .collect::<Eval<_>>()?,
+            ),
             Val::Struct(name, fields) => {
                 let fields = fields
                     .into_iter()
@@ -95,7 +98,11 @@ impl Builder {
                     });
                 }
                 let Cell { place, indices, .. } = cell.clone();
-                self.stmt(Stmt::Store { place, indices, value });
+                self.stmt(Stmt::Store {
+                    place,
+                    indices,
+                    value,
+                });
                 Ok(())
             }
             Val::Lane(vector, lane) => {
@@ -180,7 +187,14 @@ impl Builder {
         let (start, end, step) = (self.const_u32(0), self.const_u32(count), self.const_u32(1));
         let index = self.result(Type::U32);
         let (body, _) = self.in_block(|b| each(b, index))?;
-        self.stmt(Stmt::For { index, start, end, step, unroll: Unroll::Auto, body });
+        self.stmt(Stmt::For {
+            index,
+            start,
+            end,
+            step,
+            unroll: Unroll::Auto,
+            body,
+        });
         Ok(())
     }
 
@@ -202,9 +216,12 @@ impl Builder {
         Ok(match value {
             Val::Scalar(value) => Shape::Value(self.ty(*value)),
             Val::Local(_) | Val::Cell(_) | Val::Lane(..) => Shape::Value(self.place_type(value)?),
-            Val::Tuple(items) => {
-                Shape::Tuple(items.iter().map(|item| self.shape_of(item)).collect::<Eval<_>>()?)
-            }
+            Val::Tuple(items) => Shape::Tuple(
+                items
+                    .iter()
+                    .map(|item| self.shape_of(item))
+                    .collect::<Eval<_>>()?,
+            ),
             Val::Struct(name, fields) => Shape::Struct(
                 name.clone(),
                 fields
@@ -235,7 +252,11 @@ impl Builder {
     }
 
     pub(super) fn new_local(&mut self, name: &str, ty: Type) -> Local {
-        self.kernel.locals.push(LocalData { name: name.into(), ty, span: self.span })
+        self.kernel.locals.push(LocalData {
+            name: name.into(),
+            ty,
+            span: self.span,
+        })
     }
 
     /// Storage of that structure; nothing is written.
@@ -254,7 +275,10 @@ impl Builder {
                 fields
                     .iter()
                     .map(|(key, shape)| {
-                        Ok((key.clone(), self.variable_of(shape, &joined(name, key), private)?))
+                        Ok((
+                            key.clone(),
+                            self.variable_of(shape, &joined(name, key), private)?,
+                        ))
                     })
                     .collect::<Eval<_>>()?,
             ),
@@ -265,7 +289,11 @@ impl Builder {
                     dims.push(*count);
                     inner = next;
                 }
-                let space = if private { Space::Private } else { Space::Shared };
+                let space = if private {
+                    Space::Private
+                } else {
+                    Space::Shared
+                };
                 Val::Array(self.new_array(dims, inner, name, space, false)?)
             }
         })
@@ -282,10 +310,21 @@ impl Builder {
     ) -> Eval<ArrayVal> {
         let count = dims.iter().map(|&n| u64::from(n)).product::<u64>();
         let element = self.new_element(element, count, name, space)?;
-        Ok(ArrayVal { dims, offset: None, element: Rc::new(element), is_handle })
+        Ok(ArrayVal {
+            dims,
+            offset: None,
+            element: Rc::new(element),
+            is_handle,
+        })
     }
 
-    fn new_element(&mut self, shape: &Shape, count: u64, name: &str, space: Space) -> Eval<Element> {
+    fn new_element(
+        &mut self,
+        shape: &Shape,
+        count: u64,
+        name: &str,
+        space: Space,
+    ) -> Eval<Element> {
         Ok(match shape {
             Shape::Value(ty) => {
                 let len = count * u64::from(ty.lanes);
@@ -369,11 +408,18 @@ impl Builder {
         Ok(match element {
             Element::Leaf(array, ty) => {
                 let index = self.scaled(index, ty.lanes)?;
-                Val::Cell(Cell { place: Place::Array(*array), indices: vec![index], ty: *ty })
+                Val::Cell(Cell {
+                    place: Place::Array(*array),
+                    indices: vec![index],
+                    ty: *ty,
+                })
             }
-            Element::Tuple(items) => {
-                Val::Tuple(items.iter().map(|e| self.cell_of(e, index)).collect::<Eval<_>>()?)
-            }
+            Element::Tuple(items) => Val::Tuple(
+                items
+                    .iter()
+                    .map(|e| self.cell_of(e, index))
+                    .collect::<Eval<_>>()?,
+            ),
             Element::Struct(name, fields) => Val::Struct(
                 name.clone(),
                 fields
@@ -604,7 +650,11 @@ impl Builder {
                 let wanted = self.pattern_constant(pattern, self.ty(value).scalar)?;
                 self.compare(CompareOp::Eq, value, wanted).map(Some)
             }
-            Pattern::Range { start, end, inclusive } => {
+            Pattern::Range {
+                start,
+                end,
+                inclusive,
+            } => {
                 let value = self.as_scalar(value.clone())?;
                 let scalar = self.ty(value).scalar;
                 let mut test = None;
@@ -614,7 +664,11 @@ impl Builder {
                 }
                 if let Some(end) = end {
                     let bound = self.pattern_constant(end, scalar)?;
-                    let op = if *inclusive { CompareOp::Le } else { CompareOp::Lt };
+                    let op = if *inclusive {
+                        CompareOp::Le
+                    } else {
+                        CompareOp::Lt
+                    };
                     let below = self.compare(op, value, bound)?;
                     test = self.joined_test("&", test, Some(below))?;
                 }
@@ -634,7 +688,11 @@ impl Builder {
         match pattern {
             Pattern::Int { digits, negative } => {
                 let value = self.constant_of(digits, scalar)?;
-                if *negative { self.unary(crate::op::UnaryOp::Neg, value) } else { Ok(value) }
+                if *negative {
+                    self.unary(crate::op::UnaryOp::Neg, value)
+                } else {
+                    Ok(value)
+                }
             }
             Pattern::Bool { value } => Ok(self.const_bool(*value)),
             Pattern::Const { index } => {
@@ -681,7 +739,10 @@ impl Builder {
                 Val::List(Rc::new(items))
             }
             TypeShape::Tuple(items) => Val::Tuple(
-                items.iter().map(|item| self.constant_val(item, values)).collect::<Eval<_>>()?,
+                items
+                    .iter()
+                    .map(|item| self.constant_val(item, values))
+                    .collect::<Eval<_>>()?,
             ),
             TypeShape::Struct(name, fields) => {
                 let mut parts: Vec<(Rc<str>, Val)> = fields
@@ -705,7 +766,9 @@ impl Builder {
     /// A constant from 1 to 2^24.
     pub(super) fn known_count(&self, value: Value, what: &str) -> Eval<u32> {
         match self.known_int(value) {
-            None => self.fail(BuildFault::NotConstant { what: what.to_string() }),
+            None => self.fail(BuildFault::NotConstant {
+                what: what.to_string(),
+            }),
             Some(found) if (1..=1 << 24).contains(&found) => Ok(found as u32),
             Some(found) => self.fail(BuildFault::OutOfRange {
                 what: what.to_string(),
@@ -732,7 +795,10 @@ impl Shape {
             Element::Tuple(items) => Shape::Tuple(items.iter().map(Shape::of_element).collect()),
             Element::Struct(name, fields) => Shape::Struct(
                 name.clone(),
-                fields.iter().map(|(key, e)| (key.clone(), Shape::of_element(e))).collect(),
+                fields
+                    .iter()
+                    .map(|(key, e)| (key.clone(), Shape::of_element(e)))
+                    .collect(),
             ),
         }
     }
@@ -740,5 +806,9 @@ impl Shape {
 
 /// `acc` and `0` are `acc_0`.
 fn joined(name: &str, part: &str) -> String {
-    if name.is_empty() { part.to_string() } else { format!("{name}_{part}") }
+    if name.is_empty() {
+        part.to_string()
+    } else {
+        format!("{name}_{part}")
+    }
 }

@@ -26,20 +26,30 @@ impl Builder {
                 return self.fail(BuildFault::Malformed);
             };
             let kind = match &parameter.kind {
-                ParameterKind::Tensor { scalar, shape, mutable, strided } => {
-                    ParamKind::Tensor(TensorData {
-                        scalar: self.value_type(scalar)?.scalar,
-                        shape: shape.iter().map(|dim| self.formula(dim)).collect::<Eval<_>>()?,
-                        access: if *mutable { Access::ReadWrite } else { Access::Read },
-                        layout: if *strided {
-                            TensorLayout::Strided
-                        } else {
-                            TensorLayout::RowMajor
-                        },
-                        align: 1,
-                        may_alias: Vec::new(),
-                    })
-                }
+                ParameterKind::Tensor {
+                    scalar,
+                    shape,
+                    mutable,
+                    strided,
+                } => ParamKind::Tensor(TensorData {
+                    scalar: self.value_type(scalar)?.scalar,
+                    shape: shape
+                        .iter()
+                        .map(|dim| self.formula(dim))
+                        .collect::<Eval<_>>()?,
+                    access: if *mutable {
+                        Access::ReadWrite
+                    } else {
+                        Access::Read
+                    },
+                    layout: if *strided {
+                        TensorLayout::Strided
+                    } else {
+                        TensorLayout::RowMajor
+                    },
+                    align: 1,
+                    may_alias: Vec::new(),
+                }),
                 ParameterKind::Scalar { ty } => ParamKind::Scalar(self.value_type(ty)?.scalar),
                 ParameterKind::Passed { .. } => return self.fail(BuildFault::Malformed),
             };
@@ -47,7 +57,11 @@ impl Builder {
                 ParamKind::Scalar(scalar) => Some(*scalar),
                 ParamKind::Tensor(_) => None,
             };
-            let data = ParamData { name: name.as_str().into(), kind, span: self.span };
+            let data = ParamData {
+                name: name.as_str().into(),
+                kind,
+                span: self.span,
+            };
             let param = self.kernel.params.push(data);
             let value = match scalar {
                 Some(scalar) => Val::Scalar(self.push(Op::Scalar(param), scalar.x(1))),
@@ -97,7 +111,9 @@ impl Builder {
                     });
                 }
                 None => {
-                    return self.fail(BuildFault::NotConstant { what: "the workgroup's size".into() });
+                    return self.fail(BuildFault::NotConstant {
+                        what: "the workgroup's size".into(),
+                    });
                 }
             }
         }

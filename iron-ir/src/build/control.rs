@@ -102,7 +102,11 @@ impl Builder {
         self.span = span;
         let joined = match (then_value, else_value) {
             (None, None) => {
-                self.stmt(Stmt::If { condition, then_block, else_block });
+                self.stmt(Stmt::If {
+                    condition,
+                    then_block,
+                    else_block,
+                });
                 return Err(Stop::Unreachable);
             }
             (Some(value), None) => self.escaped(value, &mut then_block, hint)?,
@@ -119,7 +123,11 @@ impl Builder {
             }
         };
         if !(then_block.is_empty() && else_block.is_empty()) {
-            self.stmt(Stmt::If { condition, then_block, else_block });
+            self.stmt(Stmt::If {
+                condition,
+                then_block,
+                else_block,
+            });
         }
         self.read(joined)
     }
@@ -147,7 +155,11 @@ impl Builder {
             return Ok(a);
         }
         if is_handle(&a) {
-            return self.wrong_kind("the value of a branch", "a number, a tuple, a struct or an array", &a);
+            return self.wrong_kind(
+                "the value of a branch",
+                "a number, a tuple, a struct or an array",
+                &a,
+            );
         }
         let shape = self.shape_of(&a)?;
         let variable = self.variable_of(&shape, hint.unwrap_or("value"), true)?;
@@ -174,15 +186,17 @@ impl Builder {
         self.locate(&arm.body.at);
         // rustc checked that the arms cover everything, so the last one needs no test.
         let is_last = rest.is_empty() && arm.guard.is_none();
-        let test = if is_last { None } else { self.test(&arm.pattern, value)? };
+        let test = if is_last {
+            None
+        } else {
+            self.test(&arm.pattern, value)?
+        };
         self.bind(&arm.pattern, value.clone(), None)?;
         let inside = self.names.clone();
         let condition = match (&arm.guard, test) {
             (None, test) => test,
             (Some(guard), None) => Some(self.scalar(guard)?),
-            (Some(guard), Some(test)) => {
-                Some(self.lazily(false, test, &mut |b| b.scalar(guard))?)
-            }
+            (Some(guard), Some(test)) => Some(self.lazily(false, test, &mut |b| b.scalar(guard))?),
         };
         let result = match condition {
             None => self.rvalue(&arm.body),
@@ -215,7 +229,9 @@ impl Builder {
         let result = self.in_block(body);
         let frame = self.frames.pop();
         let (block, _) = result?;
-        let Some(frame) = frame else { return self.fail(BuildFault::Malformed) };
+        let Some(frame) = frame else {
+            return self.fail(BuildFault::Malformed);
+        };
         self.span = span;
         self.append_left(frame, make(block))
     }
@@ -232,7 +248,11 @@ impl Builder {
         for &(target, exit, flag) in &frame.crossing {
             let condition = self.push(Op::Get(flag), Type::BOOL);
             let (then_block, _) = self.in_block(|b| b.exit_to(target, exit))?;
-            self.stmt(Stmt::If { condition, then_block, else_block: Block::default() });
+            self.stmt(Stmt::If {
+                condition,
+                then_block,
+                else_block: Block::default(),
+            });
         }
         Ok(frame)
     }
@@ -249,7 +269,9 @@ impl Builder {
         let result = self.in_block(body);
         let frame = self.frames.pop();
         let (mut block, value) = result?;
-        let Some(mut frame) = frame else { return self.fail(BuildFault::Malformed) };
+        let Some(mut frame) = frame else {
+            return self.fail(BuildFault::Malformed);
+        };
         self.span = span;
         if !frame.is_left {
             self.block.0.append(&mut block.0);
@@ -282,7 +304,12 @@ impl Builder {
     }
 
     /// `break` or `continue`, to a label or to the innermost loop.
-    pub(super) fn exit(&mut self, exit: Exit, label: Option<&str>, value: Option<Val>) -> Eval<Val> {
+    pub(super) fn exit(
+        &mut self,
+        exit: Exit,
+        label: Option<&str>,
+        value: Option<Val>,
+    ) -> Eval<Val> {
         let target = self.frames.iter().rposition(|frame| {
             let takes = match frame.kind {
                 FrameKind::Loop => true,
@@ -293,7 +320,9 @@ impl Builder {
             };
             takes && label.is_none_or(|label| frame.label.as_deref() == Some(label))
         });
-        let Some(target) = target else { return self.fail(BuildFault::Malformed) };
+        let Some(target) = target else {
+            return self.fail(BuildFault::Malformed);
+        };
         if let Some(value) = value
             && !is_unit(&value)
         {
@@ -323,7 +352,11 @@ impl Builder {
         self.frames[innermost].is_left = true;
         if target == innermost {
             let continues = exit == Exit::Continue && self.frames[target].kind == FrameKind::Loop;
-            self.stmt(if continues { Stmt::Continue } else { Stmt::Break });
+            self.stmt(if continues {
+                Stmt::Continue
+            } else {
+                Stmt::Break
+            });
             return Ok(());
         }
         let known = self.frames[innermost]
@@ -352,7 +385,11 @@ impl Builder {
 
     /// `return`: ends the thread in a kernel, leaves the inlined function elsewhere.
     pub(super) fn return_value(&mut self, value: Val) -> Eval<Val> {
-        match self.frames.iter().rposition(|frame| frame.kind == FrameKind::Function) {
+        match self
+            .frames
+            .iter()
+            .rposition(|frame| frame.kind == FrameKind::Function)
+        {
             None => self.stmt(Stmt::Return),
             Some(target) => {
                 if !is_unit(&value) {
@@ -413,7 +450,9 @@ impl Builder {
 
     fn nested(&mut self, name: &str, body: impl FnOnce(&mut Self) -> Eval<Val>) -> Eval<Val> {
         if self.depth >= MAX_DEPTH {
-            return self.fail(BuildFault::Recursion { name: name.to_string() });
+            return self.fail(BuildFault::Recursion {
+                name: name.to_string(),
+            });
         }
         self.depth += 1;
         let frame = Frame::new(FrameKind::Function, Some(name));
@@ -439,7 +478,11 @@ impl Builder {
                 let done = b.unary(UnaryOp::Not, condition)?;
                 let mut leave = Block::default();
                 leave.push(Stmt::Break, span);
-                b.stmt(Stmt::If { condition: done, then_block: leave, else_block: Block::default() });
+                b.stmt(Stmt::If {
+                    condition: done,
+                    then_block: leave,
+                    else_block: Block::default(),
+                });
                 b.block(body)?;
                 Ok(())
             },
@@ -472,7 +515,12 @@ pub(super) fn is_unit(value: &Val) -> bool {
 fn is_handle(value: &Val) -> bool {
     match value {
         Val::Array(array) => array.is_handle,
-        Val::Tensor(_) | Val::Row(..) | Val::Tile(_) | Val::Range(_) | Val::Closure(_) | Val::Reference(_) => true,
+        Val::Tensor(_)
+        | Val::Row(..)
+        | Val::Tile(_)
+        | Val::Range(_)
+        | Val::Closure(_)
+        | Val::Reference(_) => true,
         _ => false,
     }
 }

@@ -20,7 +20,13 @@ pub struct BuildError {
 
 impl BuildError {
     pub(super) fn unlocated(fault: BuildFault) -> BuildError {
-        BuildError { kernel: String::new(), file: String::new(), line: 0, column: 0, fault }
+        BuildError {
+            kernel: String::new(),
+            file: String::new(),
+            line: 0,
+            column: 0,
+            fault,
+        }
     }
 }
 

@@ -76,9 +76,11 @@ impl Builder {
             };
             match &*expr.kind {
                 ExprKind::Return { value: Some(value) } => return self.rvalue(value),
-                ExprKind::If { condition, then_block, else_value: None }
-                    if ends_with_return(then_block) =>
-                {
+                ExprKind::If {
+                    condition,
+                    then_block,
+                    else_value: None,
+                } if ends_with_return(then_block) => {
                     let condition = self.scalar(condition)?;
                     self.locate(&expr.at);
                     return self.branch(
@@ -103,7 +105,11 @@ impl Builder {
     /// The value of an expression; `hint` names the variable that joins its branches.
     fn hinted(&mut self, expr: &tree::Expr, hint: Option<&str>) -> Eval<Val> {
         match &*expr.kind {
-            ExprKind::If { condition, then_block, else_value } => {
+            ExprKind::If {
+                condition,
+                then_block,
+                else_value,
+            } => {
                 self.locate(&expr.at);
                 self.if_expr(condition, then_block, else_value.as_ref(), hint)
             }
@@ -138,8 +144,14 @@ impl Builder {
     /// The constant that a bare literal is, as `scalar`.
     fn literal(&mut self, expr: &tree::Expr, scalar: Scalar) -> Eval<Option<Value>> {
         match &*expr.kind {
-            ExprKind::Int { digits, ty: LiteralTy::Beside {} }
-            | ExprKind::Float { digits, ty: LiteralTy::Beside {} } => {
+            ExprKind::Int {
+                digits,
+                ty: LiteralTy::Beside {},
+            }
+            | ExprKind::Float {
+                digits,
+                ty: LiteralTy::Beside {},
+            } => {
                 self.locate(&expr.at);
                 self.constant_of(digits, scalar).map(Some)
             }
@@ -200,11 +212,17 @@ impl Builder {
                 self.field(base, name)
             }
             ExprKind::Tuple { items } => {
-                let items = items.iter().map(|item| self.rvalue(item)).collect::<Eval<_>>()?;
+                let items = items
+                    .iter()
+                    .map(|item| self.rvalue(item))
+                    .collect::<Eval<_>>()?;
                 Ok(Val::Tuple(items))
             }
             ExprKind::List { items } => {
-                let items = items.iter().map(|item| self.rvalue(item)).collect::<Eval<_>>()?;
+                let items = items
+                    .iter()
+                    .map(|item| self.rvalue(item))
+                    .collect::<Eval<_>>()?;
                 Ok(Val::List(Rc::new(items)))
             }
             ExprKind::Repeat { value, count } => {
@@ -212,22 +230,31 @@ impl Builder {
                 let count = self.const_count(*count)?;
                 Ok(Val::Repeat(Rc::new(value), count))
             }
-            ExprKind::Struct { name, fields, rest } => self.struct_expr(name, fields, rest.as_ref()),
+            ExprKind::Struct { name, fields, rest } => {
+                self.struct_expr(name, fields, rest.as_ref())
+            }
             ExprKind::Block { block, label } => match label {
                 None => self.block(block),
                 Some(label) => self.labelled_block(label, block),
             },
-            ExprKind::If { condition, then_block, else_value } => {
-                self.if_expr(condition, then_block, else_value.as_ref(), None)
-            }
+            ExprKind::If {
+                condition,
+                then_block,
+                else_value,
+            } => self.if_expr(condition, then_block, else_value.as_ref(), None),
             ExprKind::Match { scrutinee, arms } => self.match_expr(scrutinee, arms, None),
-            ExprKind::While { label, condition, body } => {
-                self.while_loop(label.as_deref(), condition, body)
-            }
+            ExprKind::While {
+                label,
+                condition,
+                body,
+            } => self.while_loop(label.as_deref(), condition, body),
             ExprKind::Loop { label, body } => self.loop_expr(label.as_deref(), body),
-            ExprKind::For { label, pattern, iterator, body } => {
-                self.for_loop(label.as_deref(), pattern, iterator, body)
-            }
+            ExprKind::For {
+                label,
+                pattern,
+                iterator,
+                body,
+            } => self.for_loop(label.as_deref(), pattern, iterator, body),
             ExprKind::Break { label, value } => {
                 let value = value.as_ref().map(|value| self.rvalue(value)).transpose()?;
                 self.locate(&expr.at);
@@ -242,7 +269,11 @@ impl Builder {
                 self.locate(&expr.at);
                 self.return_value(value)
             }
-            ExprKind::Range { start, end, inclusive } => {
+            ExprKind::Range {
+                start,
+                end,
+                inclusive,
+            } => {
                 let (start, end) = self.operands(start, end)?;
                 Ok(Val::Range(Box::new(RangeVal {
                     start,
@@ -267,25 +298,37 @@ impl Builder {
                 self.locate(&expr.at);
                 self.apply(&callee, arguments)
             }
-            ExprKind::Call { callee, arguments, .. } => {
+            ExprKind::Call {
+                callee, arguments, ..
+            } => {
                 let arguments = self.arguments(arguments)?;
                 self.locate(&expr.at);
                 self.call(*callee, arguments)
             }
-            ExprKind::Intrinsic { name, types, arguments } => {
-                self.intrinsic(name, types, arguments, expr)
-            }
-            ExprKind::Associated { ty, name, arguments } => {
-                self.associated(ty, name, arguments, expr)
-            }
-            ExprKind::Method { receiver, name, types, arguments } => {
-                self.method(receiver, name, types, arguments, expr)
-            }
+            ExprKind::Intrinsic {
+                name,
+                types,
+                arguments,
+            } => self.intrinsic(name, types, arguments, expr),
+            ExprKind::Associated {
+                ty,
+                name,
+                arguments,
+            } => self.associated(ty, name, arguments, expr),
+            ExprKind::Method {
+                receiver,
+                name,
+                types,
+                arguments,
+            } => self.method(receiver, name, types, arguments, expr),
         }
     }
 
     fn arguments(&mut self, arguments: &[tree::Expr]) -> Eval<Vec<Val>> {
-        arguments.iter().map(|argument| self.rvalue(argument)).collect()
+        arguments
+            .iter()
+            .map(|argument| self.rvalue(argument))
+            .collect()
     }
 
     /// Two operands of one type; a bare literal takes the other's.
@@ -333,7 +376,8 @@ impl Builder {
     /// `a && b`, `a || b`: the right side is evaluated only where it decides.
     fn lazy(&mut self, is_or: bool, lhs: &tree::Expr, rhs: &tree::Expr) -> Eval<Val> {
         let left = self.scalar(lhs)?;
-        self.lazily(is_or, left, &mut |b| b.scalar(rhs)).map(Val::Scalar)
+        self.lazily(is_or, left, &mut |b| b.scalar(rhs))
+            .map(Val::Scalar)
     }
 
     /// As `&&` and `||`, over a left side that has a value.
@@ -347,11 +391,17 @@ impl Builder {
         // A right side without loads or effects may be evaluated always.
         if let Some(value) = value
             && block.0.len() <= 4
-            && block.0.iter().all(|(stmt, _)| matches!(stmt, Stmt::Let(v)
-                if !matches!(self.kernel.values[*v].op, Op::Load { .. })))
+            && block.0.iter().all(|(stmt, _)| {
+                matches!(stmt, Stmt::Let(v)
+                if !matches!(self.kernel.values[*v].op, Op::Load { .. }))
+            })
         {
             self.block.0.extend(block.0);
-            let op = if is_or { crate::op::BinaryOp::Or } else { crate::op::BinaryOp::And };
+            let op = if is_or {
+                crate::op::BinaryOp::Or
+            } else {
+                crate::op::BinaryOp::And
+            };
             return Ok(self.push(Op::Binary(op, left, value), Type::BOOL));
         }
         let joined = self.new_local("both", Type::BOOL);
@@ -362,9 +412,16 @@ impl Builder {
         }
         let mut skipped = crate::kernel::Block::default();
         skipped.push(Stmt::Set(joined, decided), self.span);
-        let (then_block, else_block) =
-            if is_or { (skipped, evaluated) } else { (evaluated, skipped) };
-        self.stmt(Stmt::If { condition: left, then_block, else_block });
+        let (then_block, else_block) = if is_or {
+            (skipped, evaluated)
+        } else {
+            (evaluated, skipped)
+        };
+        self.stmt(Stmt::If {
+            condition: left,
+            then_block,
+            else_block,
+        });
         Ok(self.push(Op::Get(joined), Type::BOOL))
     }
 
@@ -386,7 +443,11 @@ impl Builder {
     fn assign(&mut self, place: &tree::Expr, value: &tree::Expr, whole: &tree::Expr) -> Eval<Val> {
         // `_ = x` has no place.
         let is_literal = is_beside(value);
-        let assigned = if is_literal { None } else { Some(self.rvalue(value)?) };
+        let assigned = if is_literal {
+            None
+        } else {
+            Some(self.rvalue(value)?)
+        };
         let place = self.expr(place)?.target();
         let assigned = match assigned {
             Some(value) => value,
@@ -408,7 +469,11 @@ impl Builder {
         whole: &tree::Expr,
     ) -> Eval<Val> {
         let is_literal = is_beside(value);
-        let operand = if is_literal { None } else { Some(self.scalar(value)?) };
+        let operand = if is_literal {
+            None
+        } else {
+            Some(self.scalar(value)?)
+        };
         let place = self.expr(place)?.target();
         let ty = self.place_type(&place)?;
         let operand = match operand {
@@ -455,10 +520,15 @@ impl Builder {
     /// A field of a struct or a tuple; of a vector, nothing.
     pub(super) fn field(&mut self, base: Val, name: &str) -> Eval<Val> {
         let found = match &base {
-            Val::Tuple(items) => name.parse::<usize>().ok().and_then(|i| items.get(i)).cloned(),
-            Val::Struct(_, fields) => {
-                fields.iter().find(|(key, _)| &**key == name).map(|(_, value)| value.clone())
-            }
+            Val::Tuple(items) => name
+                .parse::<usize>()
+                .ok()
+                .and_then(|i| items.get(i))
+                .cloned(),
+            Val::Struct(_, fields) => fields
+                .iter()
+                .find(|(key, _)| &**key == name)
+                .map(|(_, value)| value.clone()),
             _ => None,
         };
         match found {
@@ -467,13 +537,19 @@ impl Builder {
         }
     }
 
-    fn index_expr(&mut self, base: &tree::Expr, index: &tree::Expr, whole: &tree::Expr) -> Eval<Val> {
+    fn index_expr(
+        &mut self,
+        base: &tree::Expr,
+        index: &tree::Expr,
+        whole: &tree::Expr,
+    ) -> Eval<Val> {
         let base = self.expr(base)?.target();
         match base {
             Val::Tensor(param) => {
                 let indices = self.indices(index)?;
                 self.locate(&whole.at);
-                self.tensor_cell(param, Vec::new(), indices, 1).map(Val::Cell)
+                self.tensor_cell(param, Vec::new(), indices, 1)
+                    .map(Val::Cell)
             }
             Val::Row(param, leading) => {
                 let indices = self.indices(index)?;
@@ -568,8 +644,14 @@ fn ends_with_return(block: &tree::Block) -> bool {
 /// A literal whose type is its neighbour's.
 pub(super) fn is_beside(expr: &tree::Expr) -> bool {
     match &*expr.kind {
-        ExprKind::Int { ty: LiteralTy::Beside {}, .. }
-        | ExprKind::Float { ty: LiteralTy::Beside {}, .. } => true,
+        ExprKind::Int {
+            ty: LiteralTy::Beside {},
+            ..
+        }
+        | ExprKind::Float {
+            ty: LiteralTy::Beside {},
+            ..
+        } => true,
         ExprKind::Neg { operand } => is_beside(operand),
         _ => false,
     }
@@ -578,8 +660,14 @@ pub(super) fn is_beside(expr: &tree::Expr) -> bool {
 /// The number that a bare literal is, and whether it is written as a float.
 fn bare_number(expr: &tree::Expr) -> Option<(f64, bool)> {
     match &*expr.kind {
-        ExprKind::Int { digits, ty: LiteralTy::Beside {} } => Some((digits.parse().ok()?, false)),
-        ExprKind::Float { digits, ty: LiteralTy::Beside {} } => Some((digits.parse().ok()?, true)),
+        ExprKind::Int {
+            digits,
+            ty: LiteralTy::Beside {},
+        } => Some((digits.parse().ok()?, false)),
+        ExprKind::Float {
+            digits,
+            ty: LiteralTy::Beside {},
+        } => Some((digits.parse().ok()?, true)),
         ExprKind::Neg { operand } => bare_number(operand).map(|(value, float)| (-value, float)),
         _ => None,
     }

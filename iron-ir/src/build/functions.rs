@@ -66,7 +66,10 @@ impl Builder {
                 Ok(self.thread_range(start, end, step))
             }
             ("unroll", [range]) => match self.rvalue(range)?.target() {
-                Val::Range(range) => Ok(Val::Range(Box::new(RangeVal { unroll: true, ..*range }))),
+                Val::Range(range) => Ok(Val::Range(Box::new(RangeVal {
+                    unroll: true,
+                    ..*range
+                }))),
                 other => self.wrong_kind("`unroll`", "a range", &other),
             },
             ("index_in", [index, bound]) => {
@@ -76,17 +79,24 @@ impl Builder {
                 Ok(Val::Scalar(self.check_index(index, bound)))
             }
             ("shared" | "private", [len]) => {
-                let [ty] = types else { return self.fail(BuildFault::Malformed) };
+                let [ty] = types else {
+                    return self.fail(BuildFault::Malformed);
+                };
                 let ty = self.value_type(ty)?;
                 let len = self.scalar_beside(len, Type::U32)?;
                 self.locate(&whole.at);
                 let len = self.known_count(len, "the length of this array")?;
-                let space = if name == "shared" { Space::Shared } else { Space::Private };
-                self.new_array(vec![len], &Shape::Value(ty), "", space, true).map(Val::Array)
+                let space = if name == "shared" {
+                    Space::Shared
+                } else {
+                    Space::Private
+                };
+                self.new_array(vec![len], &Shape::Value(ty), "", space, true)
+                    .map(Val::Array)
             }
-            ("shared_tile", [rows, columns]) => {
-                self.new_tile(types, rows, columns, TileSpace::Shared).map(Val::Tile)
-            }
+            ("shared_tile", [rows, columns]) => self
+                .new_tile(types, rows, columns, TileSpace::Shared)
+                .map(Val::Tile),
             ("reg_tile", [rows, columns, value]) => {
                 let tile = self.new_tile(types, rows, columns, TileSpace::Register)?;
                 let scalar = self.kernel.tiles[tile].scalar;
@@ -101,7 +111,11 @@ impl Builder {
             ("rsqrt" | "erf", [x]) => {
                 let x = self.scalar(x)?;
                 self.locate(&whole.at);
-                let op = if name == "rsqrt" { UnaryOp::Rsqrt } else { UnaryOp::Erf };
+                let op = if name == "rsqrt" {
+                    UnaryOp::Rsqrt
+                } else {
+                    UnaryOp::Erf
+                };
                 self.unary(op, x).map(Val::Scalar)
             }
             ("fma", [a, b, c]) => {
@@ -121,8 +135,10 @@ impl Builder {
                 Ok(Val::Scalar(self.splat(x, lanes)))
             }
             ("vec2" | "vec4" | "vec8", parts) => {
-                let parts =
-                    parts.iter().map(|part| self.scalar(part)).collect::<Eval<Vec<_>>>()?;
+                let parts = parts
+                    .iter()
+                    .map(|part| self.scalar(part))
+                    .collect::<Eval<Vec<_>>>()?;
                 self.locate(&whole.at);
                 self.vector(parts).map(Val::Scalar)
             }
@@ -139,7 +155,9 @@ impl Builder {
                 found,
                 allowed: "0 to 2".into(),
             }),
-            None => self.fail(BuildFault::NotConstant { what: "the axis".into() }),
+            None => self.fail(BuildFault::NotConstant {
+                what: "the axis".into(),
+            }),
         }
     }
 
@@ -208,7 +226,13 @@ impl Builder {
                     _ => return self.fail(BuildFault::Malformed),
                 };
                 let result = self.result(ty);
-                self.stmt(Stmt::Group { result, op, reduce, value, argument });
+                self.stmt(Stmt::Group {
+                    result,
+                    op,
+                    reduce,
+                    value,
+                    argument,
+                });
                 Ok(Val::Scalar(result))
             }
             Group::Subgroup => {
@@ -225,7 +249,13 @@ impl Builder {
                     _ => return self.fail(BuildFault::Malformed),
                 };
                 let result = self.result(result_ty);
-                self.stmt(Stmt::Subgroup { result, op, reduce, value, argument });
+                self.stmt(Stmt::Subgroup {
+                    result,
+                    op,
+                    reduce,
+                    value,
+                    argument,
+                });
                 Ok(Val::Scalar(result))
             }
         }

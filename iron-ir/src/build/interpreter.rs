@@ -88,10 +88,14 @@ impl Context {
         let function = tree::Function::read(&mut bytes)
             .ok_or_else(|| BuildError::unlocated(BuildFault::Malformed))?;
         let file: Arc<str> = unit.source.file.into();
-        let index = kernel.files.iter().position(|known| *known == file).unwrap_or_else(|| {
-            kernel.files.push(file);
-            kernel.files.len() - 1
-        });
+        let index = kernel
+            .files
+            .iter()
+            .position(|known| *known == file)
+            .unwrap_or_else(|| {
+                kernel.files.push(file);
+                kernel.files.len() - 1
+            });
         Ok(Context {
             function,
             types: unit.types,
@@ -213,8 +217,18 @@ impl Builder {
     /// A constant from its bits.
     pub(super) fn const_bits(&mut self, scalar: Scalar, bits: u64) -> Value {
         let width = scalar.bits();
-        let mask = if width == 64 { u64::MAX } else { (1 << width) - 1 };
-        self.push(Op::Const(Const { scalar, bits: bits & mask }), scalar.x(1))
+        let mask = if width == 64 {
+            u64::MAX
+        } else {
+            (1 << width) - 1
+        };
+        self.push(
+            Op::Const(Const {
+                scalar,
+                bits: bits & mask,
+            }),
+            scalar.x(1),
+        )
     }
 
     pub(super) fn const_u32(&mut self, value: u32) -> Value {

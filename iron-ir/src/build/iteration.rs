@@ -62,8 +62,18 @@ impl Builder {
     /// the author's type cannot hold the exclusive end or the step, a wider one counts.
     fn counted(&mut self, range: &RangeVal) -> Eval<Counted> {
         let ty = self.ty(range.start);
-        let RangeVal { mut start, mut end, step, inclusive, .. } = *range;
-        let wide = if ty.scalar.is_signed() { Scalar::I64 } else { Scalar::U64 };
+        let RangeVal {
+            mut start,
+            mut end,
+            step,
+            inclusive,
+            ..
+        } = *range;
+        let wide = if ty.scalar.is_signed() {
+            Scalar::I64
+        } else {
+            Scalar::U64
+        };
         let known_end = self.known_int(end);
         let largest = largest_int(ty.scalar);
         let known_step = step.and_then(|step| self.known_int(step));
@@ -124,7 +134,9 @@ impl Builder {
         let scalar = self.ty(range.start).scalar;
         let bound = |b: &Self, value: Value, what: &str| match b.known_int(value) {
             Some(known) => Ok(known),
-            None => b.fail(BuildFault::NotConstant { what: what.to_string() }),
+            None => b.fail(BuildFault::NotConstant {
+                what: what.to_string(),
+            }),
         };
         let start = bound(self, range.start, "the start of an unrolled range")?;
         let mut end = bound(self, range.end, "the end of an unrolled range")?;
@@ -176,7 +188,13 @@ impl Builder {
 
     /// `strided(n)`, `grid_strided(n)`: a range over threads.
     pub(super) fn thread_range(&mut self, start: Value, end: Value, step: Value) -> Val {
-        Val::Range(Box::new(RangeVal { start, end, step: Some(step), inclusive: false, unroll: false }))
+        Val::Range(Box::new(RangeVal {
+            start,
+            end,
+            step: Some(step),
+            inclusive: false,
+            unroll: false,
+        }))
     }
 }
 

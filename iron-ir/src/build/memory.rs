@@ -39,7 +39,11 @@ impl Builder {
             let scaled = self.scaled(index, lanes)?;
             *last = scaled;
         }
-        Ok(Cell { place: Place::Tensor(param), indices: all, ty })
+        Ok(Cell {
+            place: Place::Tensor(param),
+            indices: all,
+            ty,
+        })
     }
 
     /// The cell that `load4(index)` reads and `store4(index, v)` writes.
@@ -55,15 +59,27 @@ impl Builder {
             }
             Val::Array(array) => {
                 let (Element::Leaf(storage, ty), [_]) = (&*array.element, &*array.dims) else {
-                    return self.wrong_kind("a vector access", "an array of numbers", &Val::Array(array));
+                    return self.wrong_kind(
+                        "a vector access",
+                        "an array of numbers",
+                        &Val::Array(array),
+                    );
                 };
                 if ty.lanes != 1 || array.offset.is_some() {
-                    return self.wrong_kind("a vector access", "an array of numbers", &Val::Array(array));
+                    return self.wrong_kind(
+                        "a vector access",
+                        "an array of numbers",
+                        &Val::Array(array),
+                    );
                 }
                 let (storage, ty) = (*storage, ty.scalar.x(lanes));
                 let index = self.index_value(index)?;
                 let index = self.scaled(index, lanes)?;
-                Ok(Cell { place: Place::Array(storage), indices: vec![index], ty })
+                Ok(Cell {
+                    place: Place::Array(storage),
+                    indices: vec![index],
+                    ty,
+                })
             }
             other => self.wrong_kind("a vector access", "a tensor, a row or an array", &other),
         }
@@ -139,14 +155,27 @@ impl Builder {
         };
         self.locate(&whole.at);
         let result = self.result(ty);
-        self.stmt(Stmt::Atomic { result, op, place, indices, value, compare });
-        Ok(if op == AtomicOp::Store { Val::unit() } else { Val::Scalar(result) })
+        self.stmt(Stmt::Atomic {
+            result,
+            op,
+            place,
+            indices,
+            value,
+            compare,
+        });
+        Ok(if op == AtomicOp::Store {
+            Val::unit()
+        } else {
+            Val::Scalar(result)
+        })
     }
 
     /// One lane of a vector, by a constant index.
     pub(super) fn lane(&mut self, vector: Val, index: Value) -> Eval<Val> {
         let Some(known) = self.known_int(index) else {
-            return self.fail(BuildFault::NotConstant { what: "the lane of a vector".into() });
+            return self.fail(BuildFault::NotConstant {
+                what: "the lane of a vector".into(),
+            });
         };
         let ty = match &vector {
             Val::Scalar(value) => self.ty(*value),
@@ -175,20 +204,34 @@ impl Builder {
         if ty.lanes == 1 {
             return vec![vector];
         }
-        (0..ty.lanes).map(|lane| self.push(Op::Extract(vector, lane), ty.scalar.x(1))).collect()
+        (0..ty.lanes)
+            .map(|lane| self.push(Op::Extract(vector, lane), ty.scalar.x(1)))
+            .collect()
     }
 
     /// A vector of scalars of one type.
     pub(super) fn vector(&mut self, parts: Vec<Value>) -> Eval<Value> {
-        let Some(&first) = parts.first() else { return self.fail(BuildFault::Malformed) };
+        let Some(&first) = parts.first() else {
+            return self.fail(BuildFault::Malformed);
+        };
         let ty = self.ty(first);
         for &part in &parts {
             if self.ty(part) != ty {
                 let right = self.ty(part);
-                return self.fail(BuildFault::Types { operation: "a vector".into(), left: ty, right });
+                return self.fail(BuildFault::Types {
+                    operation: "a vector".into(),
+                    left: ty,
+                    right,
+                });
             }
         }
         let lanes = parts.len() as u8;
-        Ok(self.push(Op::Vector(parts), Type { scalar: ty.scalar, lanes }))
+        Ok(self.push(
+            Op::Vector(parts),
+            Type {
+                scalar: ty.scalar,
+                lanes,
+            },
+        ))
     }
 }

@@ -1,8 +1,10 @@
 //! Methods and functions of types.
 
+use std::rc::Rc;
+
 use crate::build::error::BuildFault;
 use crate::build::tree;
-use crate::build::value::{RangeVal, Val};
+use crate::build::value::{Element, RangeVal, Val};
 use crate::entity::Value;
 use crate::op::{BinaryOp, CompareOp, Op, Stmt, UnaryOp};
 use crate::types::{Scalar, Type};
@@ -96,7 +98,9 @@ impl Builder {
         arguments: &[tree::Expr],
         whole: &tree::Expr,
     ) -> Eval<Val> {
-        let [step] = arguments else { return self.fail(BuildFault::Malformed) };
+        let [step] = arguments else {
+            return self.fail(BuildFault::Malformed);
+        };
         let step = self.scalar_beside(step, Type::U64)?;
         self.locate(&whole.at);
         range.step = Some(match range.step {
@@ -136,11 +140,55 @@ impl Builder {
                 let leading = self.indices(index)?;
                 Ok(Val::Row(param, leading))
             }
+            ("fill", [value]) => self.fill_method(base, value, whole),
+            ("map", [closure]) => self.map_method(base, closure, whole),
             ("dim", [axis]) => self.dim_method(base, axis),
             ("len", []) => self.len_method(&base),
             _ if name.starts_with("atomic_") => self.atomic(base, name, arguments, whole),
             _ => self.wrong_kind(&format!("`{name}`"), "another receiver", &base),
         }
+    }
+
+    /// `[T; N]::fill`.
+    fn fill_method(&mut self, base: Val, value: &tree::Expr, whole: &tree::Expr) -> Eval<Val> {
+        let Val::Array(array) = &base else {
+            return self.wrong_kind("`fill`", "an array declared by `let mut`", &base);
+        };
+        let value = match &*array.element {
+            Element::Leaf(_, ty) => Val::Scalar(self.scalar_beside(value, *ty)?),
+            Element::Tuple(_) | Element::Struct(..) => self.rvalue(value)?,
+        };
+        self.locate(&whole.at);
+        let count = array.dims.first().copied().unwrap_or(0);
+        self.store(&base, Val::Repeat(Rc::new(value), count))?;
+        Ok(Val::unit())
+    }
+
+    /// `[T; N]::map`, element by element.
+    fn map_method(&mut self, base: Val, closure: &tree::Expr, whole: &tree::Expr) -> Eval<Val> {
+        let closure = self.rvalue(closure)?.target();
+        self.locate(&whole.at);
+        let count = match &base {
+            Val::Array(array) => array.dims.first().copied().unwrap_or(0),
+            Val::List(items) => items.len() as u32,
+            Val::Repeat(_, count) => *count,
+            other => return self.wrong_kind("`map`", "an array", other),
+        };
+        let mut mapped = Vec::new();
+        for i in 0..count {
+            let item = match &base {
+                Val::List(items) => items[i as usize].clone(),
+                Val::Repeat(item, _) => (**item).clone(),
+                Val::Array(array) => {
+                    let index = self.const_u32(i);
+                    let place = self.element(array, index)?;
+                    self.read(place)?
+                }
+                other => return self.wrong_kind("`map`", "an array", other),
+            };
+            mapped.push(self.apply(&closure, vec![item])?);
+        }
+        Ok(Val::List(Rc::new(mapped)))
     }
 
     fn dim_method(&mut self, base: Val, axis: &tree::Expr) -> Eval<Val> {
@@ -149,7 +197,9 @@ impl Builder {
         };
         let axis = self.index_value(axis)?;
         let Some(axis) = self.known_int(axis) else {
-            return self.fail(BuildFault::NotConstant { what: "the axis".into() });
+            return self.fail(BuildFault::NotConstant {
+                what: "the axis".into(),
+            });
         };
         let shape = match self.kernel.tensor(param) {
             Some(tensor) => tensor.shape.clone(),
@@ -171,7 +221,10 @@ impl Builder {
             Val::List(items) => (items.len() as u32, false),
             Val::Repeat(_, count) => (*count, false),
             Val::Row(param, leading) => {
-                let last = self.kernel.tensor(*param).and_then(|t| t.shape.get(leading.len()).cloned());
+                let last = self
+                    .kernel
+                    .tensor(*param)
+                    .and_then(|t| t.shape.get(leading.len()).cloned());
                 return match last {
                     Some(extent) => self.extent(&extent).map(Val::Scalar),
                     None => self.fail(BuildFault::Malformed),
@@ -206,14 +259,21 @@ impl Builder {
             return self.pairs(op, lanes).map(Val::Scalar);
         }
         match (name, arguments) {
-            ("to_f32", []) => self.convert(value, ty.with_scalar(Scalar::F32)).map(Val::Scalar),
+            ("to_f32", []) => self
+                .convert(value, ty.with_scalar(Scalar::F32))
+                .map(Val::Scalar),
             ("to", []) => {
-                let [target] = types else { return self.fail(BuildFault::Malformed) };
+                let [target] = types else {
+                    return self.fail(BuildFault::Malformed);
+                };
                 let target = self.value_type(target)?;
-                self.convert(value, ty.with_scalar(target.scalar)).map(Val::Scalar)
+                self.convert(value, ty.with_scalar(target.scalar))
+                    .map(Val::Scalar)
             }
             ("bitcast", []) => {
-                let [target] = types else { return self.fail(BuildFault::Malformed) };
+                let [target] = types else {
+                    return self.fail(BuildFault::Malformed);
+                };
                 let target = self.value_type(target)?;
                 self.bitcast(value, target)
             }
@@ -247,7 +307,11 @@ impl Builder {
             }
             ("wrapping_shl" | "wrapping_shr", [count]) => {
                 let count = self.scalar_beside(count, Type::U32)?;
-                let op = if name == "wrapping_shl" { BinaryOp::Shl } else { BinaryOp::Shr };
+                let op = if name == "wrapping_shl" {
+                    BinaryOp::Shl
+                } else {
+                    BinaryOp::Shr
+                };
                 self.locate(&whole.at);
                 self.binary(op, value, count).map(Val::Scalar)
             }
@@ -282,7 +346,11 @@ impl Builder {
             return Ok(Val::Scalar(value));
         }
         if from.bytes() != to.bytes() {
-            return self.fail(BuildFault::Types { operation: "`bitcast`".into(), left: from, right: to });
+            return self.fail(BuildFault::Types {
+                operation: "`bitcast`".into(),
+                left: from,
+                right: to,
+            });
         }
         Ok(Val::Scalar(self.push(Op::Bitcast(value), to)))
     }
@@ -302,7 +370,11 @@ impl Builder {
     fn dot(&mut self, a: Value, b: Value) -> Eval<Value> {
         let (left, right) = (self.ty(a), self.ty(b));
         if left != right || left.lanes == 1 {
-            return self.fail(BuildFault::Types { operation: "`dot`".into(), left, right });
+            return self.fail(BuildFault::Types {
+                operation: "`dot`".into(),
+                left,
+                right,
+            });
         }
         let (a, b) = (self.lanes(a), self.lanes(b));
         let mut sum = None;
@@ -375,7 +447,9 @@ impl Builder {
             return self.no_operation("`pow`", ty);
         }
         let Some(mut exponent) = self.known_int(exponent) else {
-            return self.fail(BuildFault::NotConstant { what: "the exponent of `pow`".into() });
+            return self.fail(BuildFault::NotConstant {
+                what: "the exponent of `pow`".into(),
+            });
         };
         let mut result = self.const_bits(ty.scalar, 1);
         let mut square = value;
@@ -400,7 +474,9 @@ impl Builder {
         whole: &tree::Expr,
     ) -> Eval<Val> {
         let to = self.value_type(ty)?;
-        let [argument] = arguments else { return self.fail(BuildFault::Malformed) };
+        let [argument] = arguments else {
+            return self.fail(BuildFault::Malformed);
+        };
         let value = self.scalar(argument)?;
         self.locate(&whole.at);
         match name {
@@ -436,7 +512,8 @@ impl Builder {
             Expr::Const(value) => self.const_bits(Scalar::U32, *value as u64),
             Expr::Dim(dim) => self.dim_value(*dim),
             Expr::Scalar(param) => {
-                let crate::kernel::ParamKind::Scalar(scalar) = self.kernel.params[*param].kind else {
+                let crate::kernel::ParamKind::Scalar(scalar) = self.kernel.params[*param].kind
+                else {
                     return self.fail(BuildFault::Malformed);
                 };
                 let value = self.push(Op::Scalar(*param), scalar.x(1));
@@ -465,7 +542,11 @@ impl Builder {
     /// An error word entry: `index` where it is below `bound`, else 0.
     pub(super) fn check_index(&mut self, index: Value, bound: Value) -> Value {
         let result = self.result(Type::U32);
-        self.stmt(Stmt::CheckIndex { result, index, bound });
+        self.stmt(Stmt::CheckIndex {
+            result,
+            index,
+            bound,
+        });
         result
     }
 }

@@ -38,12 +38,11 @@ pub use unit::{Call, ConstantValue, Source, Unit};
 use crate::kernel::Kernel;
 use crate::launch::{Argument, LaunchRequest};
 
-/// Builds the IR of a kernel's instance from its unit, which `#[kernel]` describes.
-pub fn build(unit: Option<Unit>, instance: &'static str) -> Result<Kernel, BuildError> {
-    match unit {
-        Some(unit) => interpreter::build(unit, instance),
-        None => Err(BuildError::unlocated(BuildFault::Malformed)),
-    }
+/// Builds the IR of a kernel's instance, which its expansion describes.
+pub fn build(kernel: fn(Call<'_, '_>), instance: &'static str) -> Result<Kernel, BuildError> {
+    let mut unit = Unit::nothing();
+    kernel(Call::Describe(&mut unit));
+    interpreter::build(unit, instance)
 }
 
 /// The name of a type in an instance's name.
@@ -63,7 +62,9 @@ pub fn launch_request(
     instance: &[String],
     arguments: Vec<Argument>,
 ) -> LaunchRequest {
-    let outer = module.strip_suffix(kernel).and_then(|m| m.strip_suffix("::"));
+    let outer = module
+        .strip_suffix(kernel)
+        .and_then(|m| m.strip_suffix("::"));
     LaunchRequest {
         kernel,
         module: outer.unwrap_or(module),
@@ -95,5 +96,20 @@ impl<T: crate::lang::Int> Remainder for T {}
 /// Passes an operand of `%` through, so that rustc refuses floats at the author's token.
 #[inline(always)]
 pub fn remainder_operand<T: Remainder>(value: T) -> T {
+    value
+}
+
+/// What a name of a kernel's body must be; nothing else has this.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not what a name in a kernel stands for",
+    label = "no local, no parameter, no dimension and no constant in capitals",
+    note = "write a constant's name in capitals, and pass a function as a closure: `|x| f(x)`"
+)]
+pub trait NamedInKernel {}
+
+/// Passes a name through that is not known to the macro, so that rustc refuses it: by its own
+/// words where it does not exist, by ours where it does.
+#[inline(always)]
+pub fn named<T: NamedInKernel>(value: T) -> T {
     value
 }

@@ -18,14 +18,23 @@ impl Builder {
         columns: &tree::Expr,
         space: TileSpace,
     ) -> Eval<Tile> {
-        let [ty] = types else { return self.fail(BuildFault::Malformed) };
+        let [ty] = types else {
+            return self.fail(BuildFault::Malformed);
+        };
         let scalar = self.value_type(ty)?.scalar;
         let rows = self.scalar_beside(rows, Type::U32)?;
         let rows = self.known_count(rows, "the rows of this tile")?;
         let columns = self.scalar_beside(columns, Type::U32)?;
         let columns = self.known_count(columns, "the columns of this tile")?;
         let span = self.span;
-        let tile = TileData { name: "".into(), scalar, rows, columns, space, span };
+        let tile = TileData {
+            name: "".into(),
+            scalar,
+            rows,
+            columns,
+            space,
+            span,
+        };
         Ok(self.kernel.tiles.push(tile))
     }
 
@@ -69,7 +78,11 @@ impl Builder {
         let (transpose_a, transpose_b) = (name == "matmul_tn", name == "matmul_nt");
         let extents = |tile: Tile, transposed: bool| {
             let data = &self.kernel.tiles[tile];
-            if transposed { (data.columns, data.rows) } else { (data.rows, data.columns) }
+            if transposed {
+                (data.columns, data.rows)
+            } else {
+                (data.rows, data.columns)
+            }
         };
         let ((m, k), (other_k, n)) = (extents(a, transpose_a), extents(b, transpose_b));
         let (rows, columns) = extents(accumulator, false);
@@ -86,7 +99,13 @@ impl Builder {
                 });
             }
         }
-        self.stmt(Stmt::Tile(TileStmt::Matmul { accumulator, a, b, transpose_a, transpose_b }));
+        self.stmt(Stmt::Tile(TileStmt::Matmul {
+            accumulator,
+            a,
+            b,
+            transpose_a,
+            transpose_b,
+        }));
         Ok(Val::unit())
     }
 
@@ -108,7 +127,10 @@ impl Builder {
                 let param = self.tensor_of(tensor)?;
                 let mut leading = self.indices(index)?;
                 self.locate(&whole.at);
-                let rank = self.kernel.tensor(param).map_or(0, |tensor| tensor.shape.len());
+                let rank = self
+                    .kernel
+                    .tensor(param)
+                    .map_or(0, |tensor| tensor.shape.len());
                 let (Some(column), Some(row)) = (leading.pop(), leading.pop()) else {
                     return self.rank_fault(leading.len(), rank);
                 };
@@ -117,7 +139,12 @@ impl Builder {
                 }
                 let origin = [row, column];
                 self.stmt(Stmt::Tile(match name {
-                    "store" => TileStmt::Store { tile, target: param, leading, origin },
+                    "store" => TileStmt::Store {
+                        tile,
+                        target: param,
+                        leading,
+                        origin,
+                    },
                     _ => TileStmt::Load {
                         tile,
                         source: param,
@@ -136,15 +163,28 @@ impl Builder {
                 self.map_tile(tile, &[], closure, name == "map_indexed", whole)?;
             }
             ("map2" | "map2_indexed", [other, closure]) => {
-                self.map_tile(tile, std::slice::from_ref(other), closure, name == "map2_indexed", whole)?;
+                self.map_tile(
+                    tile,
+                    std::slice::from_ref(other),
+                    closure,
+                    name == "map2_indexed",
+                    whole,
+                )?;
             }
             ("map3", [p, q, closure]) => {
                 self.map_tile(tile, &[p.clone(), q.clone()], closure, false, whole)?;
             }
-            ("reduce_rows_max" | "reduce_rows_sum" | "reduce_columns_max" | "reduce_columns_sum", [from]) => {
+            (
+                "reduce_rows_max" | "reduce_rows_sum" | "reduce_columns_max" | "reduce_columns_sum",
+                [from],
+            ) => {
                 let from = self.tile_of(from)?;
                 self.locate(&whole.at);
-                let op = if name.ends_with("max") { ReduceOp::Max } else { ReduceOp::Sum };
+                let op = if name.ends_with("max") {
+                    ReduceOp::Max
+                } else {
+                    ReduceOp::Sum
+                };
                 self.stmt(Stmt::Tile(if name.starts_with("reduce_rows") {
                     TileStmt::ReduceRows { to: tile, from, op }
                 } else {
@@ -153,10 +193,16 @@ impl Builder {
             }
             ("rows" | "columns", []) => {
                 let data = &self.kernel.tiles[tile];
-                let count = if name == "rows" { data.rows } else { data.columns };
+                let count = if name == "rows" {
+                    data.rows
+                } else {
+                    data.columns
+                };
                 return Ok(Val::Scalar(self.const_u32(count)));
             }
-            _ => return self.wrong_kind(&format!("`{name}`"), "another receiver", &Val::Tile(tile)),
+            _ => {
+                return self.wrong_kind(&format!("`{name}`"), "another receiver", &Val::Tile(tile));
+            }
         }
         Ok(Val::unit())
     }
@@ -204,7 +250,15 @@ impl Builder {
         }
         let (body, result) = self.closure_block(&closure, arguments)?;
         self.locate(&whole.at);
-        self.stmt(Stmt::Tile(TileStmt::Map { to, from, elements, row, column, body, result }));
+        self.stmt(Stmt::Tile(TileStmt::Map {
+            to,
+            from,
+            elements,
+            row,
+            column,
+            body,
+            result,
+        }));
         Ok(())
     }
 }

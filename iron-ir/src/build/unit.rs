@@ -34,7 +34,7 @@ pub(super) struct Constant {
 /// What the expansion of a kernel is called for.
 pub enum Call<'a, 'b> {
     /// To say what it is.
-    Describe,
+    Describe(&'a mut Unit),
     /// To run one thread natively.
     Run(&'a mut HostArgs<'b>),
 }
@@ -59,6 +59,16 @@ impl<T: KernelConst> ConstantValue for T {
 }
 
 impl Unit {
+    /// What a kernel's description replaces.
+    pub(super) fn nothing() -> Unit {
+        static NOTHING: Source = Source {
+            name: "",
+            file: "",
+            tree: &[],
+        };
+        Unit::new(&NOTHING, &[], &[], &[])
+    }
+
     /// An instance of a function.
     pub fn new(
         source: &'static Source,
@@ -72,7 +82,10 @@ impl Unit {
             callees: callees.to_vec(),
             consts: consts
                 .iter()
-                .map(|value| Constant { shape: value.shape(), values: value.scalars() })
+                .map(|value| Constant {
+                    shape: value.shape(),
+                    values: value.scalars(),
+                })
                 .collect(),
         }
     }

@@ -103,7 +103,11 @@ struct Binding {
 impl Names {
     pub(super) fn bind(&mut self, name: &str, value: Val) {
         let outer = self.clone();
-        self.0 = Some(Rc::new(Binding { name: name.to_string(), value, outer }));
+        self.0 = Some(Rc::new(Binding {
+            name: name.to_string(),
+            value,
+            outer,
+        }));
     }
 
     pub(super) fn get(&self, name: &str) -> Option<&Val> {
