@@ -233,6 +233,7 @@ const C_FAMILY: Legal = Legal {
     native_total_division: true,
     has_erf: true,
     has_tanh: true,
+    native_collectives: false,
     shared_bytes_limit: 0,
     has_int64: true,
     expand_unrolled_loops: false,

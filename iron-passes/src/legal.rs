@@ -32,6 +32,8 @@ pub struct Legal {
     pub has_erf: bool,
     /// `tanh` of `f32`, within the specification's bound.
     pub has_tanh: bool,
+    /// Collectives of a workgroup and reductions of a subgroup are the lowering's own.
+    pub native_collectives: bool,
     /// Bytes of shared memory of a workgroup. Informs tactics; the profile's check enforces it.
     pub shared_bytes_limit: u64,
     /// 64-bit integers.
@@ -58,6 +60,7 @@ impl Legal {
         native_total_division: false,
         has_erf: false,
         has_tanh: true,
+        native_collectives: false,
         shared_bytes_limit: 32 * 1024,
         has_int64: true,
         expand_unrolled_loops: true,

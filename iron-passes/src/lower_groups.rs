@@ -31,7 +31,7 @@ const MAX_SUBGROUP: u32 = 64;
 
 /// See the module doc.
 pub fn lower_groups(kernel: &mut Kernel, legal: &Legal) -> Result<(), PassError> {
-    if !has_collectives(&kernel.body) {
+    if legal.native_collectives || !has_collectives(&kernel.body) {
         return Ok(());
     }
     let threads = kernel.contract.threads();

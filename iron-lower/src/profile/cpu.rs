@@ -37,7 +37,14 @@ pub(super) fn profiles() -> Vec<Profile> {
         legal: Legal {
             subgroup_size: Some(8),
             shared_bytes_limit: shared_bytes,
+            has_bf16_memory: true,
+            max_vector_bytes: 64,
+            max_vector_lanes: 8,
             native_saturating_convert: true,
+            native_ordered_minmax: true,
+            native_total_division: true,
+            native_collectives: true,
+            has_erf: true,
             ..Legal::PORTABLE
         },
         spirv: None,
