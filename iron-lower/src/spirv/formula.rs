@@ -34,9 +34,8 @@ impl<'e, 'k> Formula<'e, 'k> {
 
     /// A float constant in every lane.
     pub fn c(&mut self, value: f32) -> Word {
-        let ty = self.emitter.scalar_type(Scalar::F32);
-        let scalar = self.emitter.b.constant(ty, u64::from(value.to_bits()), 32);
-        self.emitter.splat_constant(self.ty, scalar)
+        self.emitter
+            .constant_lanes(self.ty, u64::from(value.to_bits()))
     }
 
     /// A 32-bit constant in every lane.
@@ -118,11 +117,12 @@ impl<'e, 'k> Formula<'e, 'k> {
             let infinity = self.int(0x7F80_0000);
             self.icompare(Spv::UGreaterThan, bits, infinity)
         });
-        self.emitter.b.op(Spv::LogicalOr, self.bools, &[a, b])
+        self.emitter.b.op(Spv::Select, self.bools, &[a, a, b])
     }
 
+    /// Both, as a selection: naga has no logical operators of vectors.
     pub fn both(&mut self, a: Word, b: Word) -> Word {
-        self.emitter.b.op(Spv::LogicalAnd, self.bools, &[a, b])
+        self.emitter.b.op(Spv::Select, self.bools, &[a, b, a])
     }
 
     pub fn select(&mut self, condition: Word, a: Word, b: Word) -> Word {

@@ -46,6 +46,7 @@ use iron_ir::kernel::{Kernel, Span};
 use iron_ir::layout::BlockLayout;
 use iron_ir::op::{Const, Op};
 use iron_ir::types::{Scalar, Type};
+use rspirv::spirv::Op as Spv;
 use rspirv::spirv::{AddressingModel, Capability, ExecutionMode, MemoryModel, Word};
 
 use crate::error::LowerError;
@@ -254,11 +255,7 @@ impl<'k> Emitter<'k> {
             return Ok(parts);
         }
         match self.kernel.values[value].op {
-            Op::Const(constant) => {
-                let parts = Parts::one(self.constant(constant));
-                self.values[value.index()] = Some(parts);
-                Ok(parts)
-            }
+            Op::Const(constant) => Ok(Parts::one(self.constant(constant))),
             _ => self.not_legalised(format!("a use of {value} before its definition")),
         }
     }
@@ -293,7 +290,39 @@ impl<'k> Emitter<'k> {
         }
         let ty = self.scalar_type(constant.scalar);
         let bits = constant.scalar.bits();
+        let exponent = match constant.scalar {
+            Scalar::F16 => 0x7C00,
+            Scalar::F32 => 0x7F80_0000,
+            Scalar::F64 => 0x7FF0_0000_0000_0000,
+            _ => u64::MAX,
+        };
+        if constant.bits & exponent == exponent && !self.options.device_addresses {
+            // naga refuses literals of infinity and NaN.
+            let int = self.int(constant.scalar.unsigned_of_width(), constant.bits);
+            return self.b.op(Spv::Bitcast, ty, &[int]);
+        }
         self.b.constant(ty, constant.bits, bits)
+    }
+
+    /// A constant in every lane of a part.
+    fn constant_lanes(&mut self, ty: Type, bits: u64) -> Word {
+        let scalar = self.constant(Const {
+            scalar: ty.scalar,
+            bits,
+        });
+        let finite = match ty.scalar {
+            Scalar::F32 => f32::from_bits(bits as u32).is_finite(),
+            _ => true,
+        };
+        if finite || self.options.device_addresses || ty.lanes == 1 {
+            return self.splat_constant(ty, scalar);
+        }
+        let part = self.part_type(ty);
+        self.b.op(
+            Spv::CompositeConstruct,
+            part,
+            &vec![scalar; part_lanes(ty) as usize],
+        )
     }
 
     /// An integer constant of a scalar type's width.
@@ -359,9 +388,7 @@ impl<'k> Emitter<'k> {
             Scalar::F64 => value.to_bits(),
             _ => u64::from((value as f32).to_bits()),
         };
-        let scalar_type = self.scalar_type(ty.scalar);
-        let scalar = self.b.constant(scalar_type, bits, ty.scalar.bits());
-        self.splat_constant(ty, scalar)
+        self.constant_lanes(ty, bits)
     }
 
     fn local(&mut self, local: Local) -> Parts {

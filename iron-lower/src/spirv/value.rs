@@ -129,7 +129,8 @@ impl Emitter<'_> {
                 Ok(self.b.op(Spv::FNegate, part, &[id]))
             }
             (UnaryOp::Neg, Class::Signed | Class::Unsigned) => {
-                Ok(self.b.op(Spv::SNegate, part, &[id]))
+                let zero = self.int_lanes(from, 0);
+                Ok(self.b.op(Spv::ISub, part, &[zero, id]))
             }
             (UnaryOp::Not, Class::Bool) => Ok(self.b.op(Spv::LogicalNot, part, &[id])),
             (UnaryOp::Not, Class::Signed | Class::Unsigned) => Ok(self.b.op(Spv::Not, part, &[id])),
@@ -138,8 +139,8 @@ impl Emitter<'_> {
             }
             (UnaryOp::Abs, Class::Unsigned) => Ok(id),
             (UnaryOp::Abs, Class::Signed) => {
-                let negated = self.b.op(Spv::SNegate, part, &[id]);
                 let zero = self.int_lanes(from, 0);
+                let negated = self.b.op(Spv::ISub, part, &[zero, id]);
                 let bools = self.bool_type(from);
                 let negative = self.b.op(Spv::SLessThan, bools, &[id, zero]);
                 Ok(self.b.op(Spv::Select, part, &[negative, negated, id]))
@@ -231,6 +232,13 @@ impl Emitter<'_> {
                 B::Pow => return self.pow(a, b, ty),
                 B::Rem | B::And | B::Or | B::Xor | B::Shl | B::Shr | B::MulHigh => None,
             },
+            // naga has no logical operators of vectors.
+            Class::Bool if ty.lanes > 1 && op == B::And => {
+                return Ok(self.b.op(Spv::Select, part, &[a, b, a]));
+            }
+            Class::Bool if ty.lanes > 1 && op == B::Or => {
+                return Ok(self.b.op(Spv::Select, part, &[a, a, b]));
+            }
             Class::Bool => match op {
                 B::And => Some(Spv::LogicalAnd),
                 B::Or => Some(Spv::LogicalOr),
