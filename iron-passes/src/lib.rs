@@ -16,6 +16,8 @@ mod lower_groups;
 mod lower_tiles;
 mod promote;
 mod rewrite;
+#[cfg(test)]
+mod tests;
 mod trees;
 mod unroll;
 

@@ -325,7 +325,7 @@ fn trees_pair_neighbours_and_pad_with_the_identity() {
     assert_eq!(sum, Const::f32(0.0));
     let min = tree_reduce(ReduceOp::Min, &f(&[f32::NAN, 6.0, 8.0])).unwrap();
     assert_eq!(min, Const::f32(6.0));
-    let ints: Vec<_> = (1..=11).map(|i| Const::u32(i)).collect();
+    let ints: Vec<_> = (1..=11).map(Const::u32).collect();
     let scan: Vec<_> = tree_scan(ReduceOp::Sum, &ints, false)
         .iter()
         .map(|c| c.as_int())

@@ -106,7 +106,7 @@ impl Printer<'_> {
             } => {
                 self.definition(*result, span, here);
                 self.write(" = check_index ");
-                self.list([*index, *bound].into_iter());
+                self.list([*index, *bound]);
             }
             Stmt::If {
                 condition,
@@ -140,7 +140,7 @@ impl Printer<'_> {
                 self.value(*start);
                 self.write(" .. ");
                 self.value(*end);
-                if !self.kernel.constant(*step).is_some_and(|c| c.bits == 1) {
+                if self.kernel.constant(*step).is_none_or(|c| c.bits != 1) {
                     self.write(" step ");
                     self.value(*step);
                 }
