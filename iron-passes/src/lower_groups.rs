@@ -31,7 +31,7 @@ const MAX_SUBGROUP: u32 = 64;
 
 /// See the module doc.
 pub fn lower_groups(kernel: &mut Kernel, legal: &Legal) -> Result<(), PassError> {
-    if legal.native_collectives || !has_collectives(&kernel.body) {
+    if !has_collectives(kernel, legal) {
         return Ok(());
     }
     let threads = kernel.contract.threads();
@@ -48,19 +48,29 @@ pub fn lower_groups(kernel: &mut Kernel, legal: &Legal) -> Result<(), PassError>
     Ok(())
 }
 
-fn has_collectives(block: &Block) -> bool {
+fn has_collectives(kernel: &Kernel, legal: &Legal) -> bool {
     let mut found = false;
-    block.walk(&mut |stmt, _| {
-        found |= matches!(
-            stmt,
-            Stmt::Group { .. }
-                | Stmt::Subgroup {
-                    op: SubgroupOp::Reduce,
-                    ..
-                }
-        );
-    });
+    kernel
+        .body
+        .walk(&mut |stmt, _| found |= is_lowered(kernel, legal, stmt));
     found
+}
+
+/// Whether a statement is a collective that this pass lowers: all of them, or those of halves
+/// where the target has collectives of its own, because halves are legalised after this pass and
+/// their reduction rounds at every level.
+fn is_lowered(kernel: &Kernel, legal: &Legal, stmt: &Stmt) -> bool {
+    let value = match stmt {
+        Stmt::Group { value, .. } => value,
+        Stmt::Subgroup {
+            op: SubgroupOp::Reduce,
+            value,
+            ..
+        } => value,
+        _ => return false,
+    };
+    let half = matches!(kernel.ty(*value).scalar, Scalar::F16 | Scalar::BF16);
+    !legal.native_collectives || half
 }
 
 struct Lowering<'a> {
@@ -78,6 +88,10 @@ impl Lowering<'_> {
         for (mut stmt, span) in block.0 {
             self.b.span = span;
             self.b.rename(&mut stmt);
+            if !is_lowered(self.b.kernel, self.legal, &stmt) {
+                self.keep(stmt, span);
+                continue;
+            }
             match stmt {
                 Stmt::Group {
                     result,
@@ -105,27 +119,31 @@ impl Lowering<'_> {
                     let new = self.subgroup_reduce(reduce.unwrap_or(ReduceOp::Sum), value);
                     self.b.replace(result, new);
                 }
-                Stmt::Barrier(BarrierScope::Workgroup | BarrierScope::Grid, _) => {
-                    self.in_use = false;
-                    self.b.push(stmt);
-                }
-                mut other => {
-                    let before = self.in_use;
-                    let repeats = matches!(other, Stmt::For { .. } | Stmt::Loop { .. });
-                    let mut after = before;
-                    for nested in other.blocks_mut() {
-                        self.in_use = before || (repeats && has_collectives(nested));
-                        let taken = std::mem::take(nested);
-                        *nested = self.block(taken);
-                        after |= self.in_use;
-                    }
-                    self.in_use = after;
-                    self.b.span = span;
-                    self.b.push(other);
-                }
+                other => self.b.push(other),
             }
         }
         Block(std::mem::replace(&mut self.b.out, outer))
+    }
+
+    /// A statement that is no collective to lower, with its blocks.
+    fn keep(&mut self, mut stmt: Stmt, span: iron_ir::Span) {
+        if let Stmt::Barrier(BarrierScope::Workgroup | BarrierScope::Grid, _) = stmt {
+            self.in_use = false;
+        }
+        let before = self.in_use;
+        let repeats = matches!(stmt, Stmt::For { .. } | Stmt::Loop { .. });
+        let mut after = before;
+        for nested in stmt.blocks_mut() {
+            let mut again = false;
+            nested.walk(&mut |s, _| again |= is_lowered(self.b.kernel, self.legal, s));
+            self.in_use = before || (repeats && again);
+            let taken = std::mem::take(nested);
+            *nested = self.block(taken);
+            after |= self.in_use;
+        }
+        self.in_use = after;
+        self.b.span = span;
+        self.b.push(stmt);
     }
 
     fn reduce(&mut self, op: ReduceOp, value: Value) -> Value {

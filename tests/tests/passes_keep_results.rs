@@ -40,6 +40,16 @@ fn targets() -> Vec<(&'static str, u32, Legal)> {
             },
         ),
         (
+            "8 lanes, collectives of its own",
+            8,
+            Legal {
+                subgroup_size: Some(8),
+                linear_subgroups: true,
+                native_collectives: true,
+                ..Legal::PORTABLE
+            },
+        ),
+        (
             "8 lanes, no halves, no vectors",
             8,
             Legal {
@@ -90,7 +100,7 @@ fn contents(random: &mut Random, scalar: Scalar, fill: Fill) -> u64 {
             Const::float(scalar, (raw % 2001) as f64 / 250.0 - 4.0).bits
         }
         Fill::Numbers if scalar.is_int() => raw % 100,
-        Fill::Bits if raw % 4 == 0 && scalar != Scalar::Bool => {
+        Fill::Bits if raw.is_multiple_of(4) && scalar != Scalar::Bool => {
             edges[(raw >> 8) as usize % edges.len()]
         }
         Fill::Bits if raw % 4 == 1 && scalar.is_float() => {
