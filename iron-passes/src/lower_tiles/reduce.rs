@@ -52,7 +52,11 @@ impl Plan {
 
     fn by_shuffles(&self, tiles: &Tiles<'_>) -> bool {
         let exchanged = shuffle_width(tiles.legal, tiles.threads).unwrap_or(1);
-        self.width == 1 || (self.width * self.stride <= exchanged && tiles.in_grid.is_none())
+        // Threads past the width hold nothing, but need the result, which no exchange within
+        // their own group brings.
+        let all_hold = self.along.len == 1 || self.width == self.along.threads;
+        let fits = self.width * self.stride <= exchanged && tiles.in_grid.is_none();
+        all_hold && (self.width == 1 || fits)
     }
 }
 
