@@ -1,9 +1,8 @@
 //! Functions that machine code calls: transcendentals that are rare in inner loops, conversions
 //! that would round twice, and exchanges between threads.
 
-use half::{bf16, f16};
-use iron_ir::op::{GroupOp, ReduceOp, SubgroupOp};
-use iron_ir::{Scalar, op};
+use iron_ir::op::{GroupOp, ReduceOp, SubgroupOp, UnaryOp};
+use iron_ir::{Const, Scalar, fold};
 
 macro_rules! math {
     ($($name:ident $text:literal = $f32:expr, $f64:expr;)*) => {
@@ -27,39 +26,7 @@ math! {
     sin "sin" = f32::sin, f64::sin;
     cos "cos" = f32::cos, f64::cos;
     tanh "tanh" = f32::tanh, f64::tanh;
-    erf "erf" = |x| super::erf(f64::from(x)) as f32, super::erf;
-}
-
-/// The error function by its Taylor series near zero and a continued fraction beyond, to about
-/// 1e-15.
-fn erf(x: f64) -> f64 {
-    let size = x.abs();
-    if size.is_nan() {
-        return x;
-    }
-    if size < 2.5 {
-        let square = x * x;
-        let (mut term, mut sum) = (x, x);
-        for n in 1..80 {
-            term *= -square / f64::from(n);
-            let part = term / f64::from(2 * n + 1);
-            sum += part;
-            if part.abs() < 1e-18 * sum.abs() {
-                break;
-            }
-        }
-        return sum * std::f64::consts::FRAC_2_SQRT_PI;
-    }
-    if size > 6.0 {
-        return 1f64.copysign(x);
-    }
-    // Lentz's method from the far end: erfc(x) = exp(-x²)/√π · 1/(x + ½/(x + 1/(x + 3/2/(x + …)))).
-    let mut fraction = size;
-    for n in (1..60).rev() {
-        fraction = size + f64::from(n) / 2.0 / fraction;
-    }
-    let erfc = (-size * size).exp() / (fraction * std::f64::consts::PI.sqrt());
-    (1.0 - erfc).copysign(x)
+    erf "erf" = |x| super::single_bits(super::UnaryOp::Erf, x), |x| super::double_bits(super::UnaryOp::Erf, x);
 }
 
 extern "C" fn pow_f32(x: f32, y: f32) -> f32 {
@@ -70,55 +37,47 @@ extern "C" fn pow_f64(x: f64, y: f64) -> f64 {
     x.powf(y)
 }
 
-extern "C" fn f64_to_f16(x: f64) -> u32 {
-    f16::from_f64(x).to_bits().into()
+/// The specification's evaluator on one `f32`.
+fn single_bits(op: UnaryOp, x: f32) -> f32 {
+    let a = Const { scalar: Scalar::F32, bits: x.to_bits().into() };
+    f32::from_bits(fold::unary(op, a).bits as u32)
 }
 
-extern "C" fn f64_to_bf16(x: f64) -> u32 {
-    bf16::from_f64(x).to_bits().into()
+/// The specification's evaluator on one `f64`.
+fn double_bits(op: UnaryOp, x: f64) -> f64 {
+    let a = Const { scalar: Scalar::F64, bits: x.to_bits() };
+    f64::from_bits(fold::unary(op, a).bits)
 }
 
-/// A double on the same side of every tie of a narrow float as the integer.
-fn sticky(magnitude: u64) -> f64 {
-    let spare = 64u32.saturating_sub(magnitude.leading_zeros()).saturating_sub(53);
-    let kept = magnitude >> spare << spare;
-    let lost = u64::from(magnitude != kept) << spare;
-    (kept | lost) as f64
+macro_rules! conversions {
+    ($($name:ident($ty:ty, $from:ident) -> $to:ident;)*) => {
+        $( extern "C" fn $name(x: $ty) -> u32 {
+            let a = Const { scalar: Scalar::$from, bits: u64::from_ne_bytes(x.to_ne_bytes()) };
+            fold::convert(a, Scalar::$to).bits as u32
+        } )*
+        /// Conversions with their names.
+        fn conversions() -> Vec<(String, *const u8)> {
+            vec![$( (stringify!($name).to_string(), $name as *const u8), )*]
+        }
+    };
 }
 
-fn sticky_signed(x: i64) -> f64 {
-    let size = sticky(x.unsigned_abs());
-    if x < 0 { -size } else { size }
-}
-
-extern "C" fn i64_to_f16(x: i64) -> u32 {
-    f16::from_f64(sticky_signed(x)).to_bits().into()
-}
-
-extern "C" fn i64_to_bf16(x: i64) -> u32 {
-    bf16::from_f64(sticky_signed(x)).to_bits().into()
-}
-
-extern "C" fn u64_to_f16(x: u64) -> u32 {
-    f16::from_f64(sticky(x)).to_bits().into()
-}
-
-extern "C" fn u64_to_bf16(x: u64) -> u32 {
-    bf16::from_f64(sticky(x)).to_bits().into()
+conversions! {
+    f64_to_f16(f64, F64) -> F16;
+    f64_to_bf16(f64, F64) -> BF16;
+    i64_to_f16(i64, I64) -> F16;
+    i64_to_bf16(i64, I64) -> BF16;
+    u64_to_f16(u64, U64) -> F16;
+    u64_to_bf16(u64, U64) -> BF16;
 }
 
 /// Every function by name.
 pub(super) fn symbols() -> Vec<(String, *const u8)> {
     let mut all = unary();
+    all.extend(conversions());
     all.extend([
         ("pow_f32".to_string(), pow_f32 as *const u8),
         ("pow_f64".to_string(), pow_f64 as *const u8),
-        ("f64_to_f16".to_string(), f64_to_f16 as *const u8),
-        ("f64_to_bf16".to_string(), f64_to_bf16 as *const u8),
-        ("i64_to_f16".to_string(), i64_to_f16 as *const u8),
-        ("i64_to_bf16".to_string(), i64_to_bf16 as *const u8),
-        ("u64_to_f16".to_string(), u64_to_f16 as *const u8),
-        ("u64_to_bf16".to_string(), u64_to_bf16 as *const u8),
         ("iron_exchange".to_string(), exchange as *const u8),
     ]);
     all
@@ -196,20 +155,10 @@ extern "C" fn exchange(request: *const Exchange) {
             values.fill(value);
         }
         op @ (GroupOp::ScanInclusive | GroupOp::ScanExclusive) => {
-            let n = values.len();
-            let mut distance = 1;
-            while distance < n {
-                for i in 0..n {
-                    if i & distance != 0 {
-                        let left = values[(i & !(distance - 1)) - 1];
-                        values[i] = combine(reduce, scalar, left, values[i]);
-                    }
-                }
-                distance *= 2;
-            }
-            if op == GroupOp::ScanExclusive {
-                values.rotate_right(1);
-                values[0] = identity(reduce, scalar);
+            let elements: Vec<Const> = values.iter().map(|&bits| Const { scalar, bits }).collect();
+            let exclusive = op == GroupOp::ScanExclusive;
+            for (value, c) in values.iter_mut().zip(fold::tree_scan(reduce, &elements, exclusive)) {
+                *value = c.bits;
             }
         }
     }
@@ -239,93 +188,12 @@ fn subgroup(op: SubgroupOp, reduce: ReduceOp, scalar: Scalar, lanes: &mut [u64],
 }
 
 /// The adjacent-pair tree.
-fn tree(op: ReduceOp, scalar: Scalar, mut values: Vec<u64>) -> u64 {
-    let absent = identity(op, scalar);
-    let n = values.len();
-    let mut distance = 1;
-    while distance < n {
-        for i in (0..n).step_by(2 * distance) {
-            let other = values.get(i + distance).copied().unwrap_or(absent);
-            values[i] = combine(op, scalar, values[i], other);
-        }
-        distance *= 2;
-    }
-    values[0]
-}
-
-fn mask(scalar: Scalar) -> u64 {
-    match scalar {
-        Scalar::Bool => 1,
-        _ if scalar.bits() == 64 => u64::MAX,
-        _ => (1 << scalar.bits()) - 1,
-    }
-}
-
-fn signed(scalar: Scalar, x: u64) -> i64 {
-    let shift = 64 - scalar.bits();
-    ((x << shift) as i64) >> shift
-}
-
-fn to_f64(scalar: Scalar, x: u64) -> f64 {
-    match scalar {
-        Scalar::F16 => f16::from_bits(x as u16).to_f64(),
-        Scalar::BF16 => bf16::from_bits(x as u16).to_f64(),
-        Scalar::F32 => f32::from_bits(x as u32).into(),
-        _ => f64::from_bits(x),
-    }
-}
-
-/// Rounds a sum or product of two values of the type, which is exact enough in `f64` for all
-/// types but `f64` itself to round as if once.
-fn from_f64(scalar: Scalar, x: f64) -> u64 {
-    match scalar {
-        Scalar::F16 => f16::from_f32(x as f32).to_bits().into(),
-        Scalar::BF16 => bf16::from_f32(x as f32).to_bits().into(),
-        Scalar::F32 => (x as f32).to_bits().into(),
-        _ => x.to_bits(),
-    }
+fn tree(op: ReduceOp, scalar: Scalar, values: Vec<u64>) -> u64 {
+    let elements: Vec<Const> = values.into_iter().map(|bits| Const { scalar, bits }).collect();
+    fold::tree_reduce(op, &elements).map_or(0, |c| c.bits)
 }
 
 /// The identity of a reduction.
 pub(super) fn identity(reduce: ReduceOp, scalar: Scalar) -> u64 {
-    let float = scalar.is_float();
-    match reduce {
-        ReduceOp::Sum | ReduceOp::Or => 0,
-        ReduceOp::And => mask(scalar),
-        ReduceOp::Product if float => from_f64(scalar, 1.0),
-        ReduceOp::Product => 1,
-        ReduceOp::Min | ReduceOp::MinNan if float => from_f64(scalar, f64::INFINITY),
-        ReduceOp::Max | ReduceOp::MaxNan if float => from_f64(scalar, f64::NEG_INFINITY),
-        ReduceOp::Min | ReduceOp::MinNan if scalar.is_signed() => mask(scalar) >> 1,
-        ReduceOp::Max | ReduceOp::MaxNan if scalar.is_signed() => (mask(scalar) >> 1) + 1,
-        ReduceOp::Min | ReduceOp::MinNan => mask(scalar),
-        ReduceOp::Max | ReduceOp::MaxNan => 0,
-    }
-}
-
-fn combine(reduce: ReduceOp, scalar: Scalar, a: u64, b: u64) -> u64 {
-    let keep = mask(scalar);
-    if scalar.is_float() {
-        let (x, y) = (to_f64(scalar, a), to_f64(scalar, b));
-        let less = x < y || (x == y && x.is_sign_negative() && y.is_sign_positive());
-        return match reduce {
-            ReduceOp::Sum => from_f64(scalar, x + y),
-            ReduceOp::Product => from_f64(scalar, x * y),
-            _ if x.is_nan() => if matches!(reduce, op::ReduceOp::Min | op::ReduceOp::Max) { b } else { a },
-            _ if y.is_nan() => if matches!(reduce, op::ReduceOp::Min | op::ReduceOp::Max) { a } else { b },
-            ReduceOp::Min | ReduceOp::MinNan => if less { a } else { b },
-            ReduceOp::Max | ReduceOp::MaxNan => if less { b } else { a },
-            ReduceOp::And => a & b,
-            ReduceOp::Or => a | b,
-        };
-    }
-    let less = if scalar.is_signed() { signed(scalar, a) < signed(scalar, b) } else { a < b };
-    match reduce {
-        ReduceOp::Sum => a.wrapping_add(b) & keep,
-        ReduceOp::Product => a.wrapping_mul(b) & keep,
-        ReduceOp::Min | ReduceOp::MinNan => if less { a } else { b },
-        ReduceOp::Max | ReduceOp::MaxNan => if less { b } else { a },
-        ReduceOp::And => a & b,
-        ReduceOp::Or => a | b,
-    }
+    fold::reduce_identity(reduce, scalar).bits
 }

@@ -457,7 +457,7 @@ impl Machine<'_> {
                         SubgroupOp::Reduce => {
                             let mut all = values.clone();
                             all.resize(width, scalar::identity(reduce, scalar));
-                            scalar::tree(reduce, scalar, &mut all).unwrap_or(0)
+                            scalar::tree(reduce, scalar, &all).unwrap_or(0)
                         }
                     });
                 }
@@ -484,10 +484,10 @@ impl Machine<'_> {
         let threads = self.threads as usize;
         for lane in 0..u32::from(lanes) {
             let (dst, a) = (self.at(dst + lane), self.at(a + lane));
-            let mut values = self.regs[a..a + threads].to_vec();
+            let values = self.regs[a..a + threads].to_vec();
             match op {
                 GroupOp::Reduce => {
-                    let result = scalar::tree(reduce, scalar, &mut values);
+                    let result = scalar::tree(reduce, scalar, &values);
                     let Some(result) = result else {
                         return self
                             .known(false, span, || format!("`{}` of {scalar}", reduce.name()));

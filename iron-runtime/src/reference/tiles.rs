@@ -106,10 +106,10 @@ impl<'a> Machine<'a> {
                 let (rows, columns, kind) = self.tile_shape(*from);
                 for r in 0..rows {
                     let first = (r * columns) as usize;
-                    let mut values =
+                    let values =
                         self.tiles[from.index()].bits[first..first + columns as usize].to_vec();
                     self.tiles[to.index()].bits[r as usize] =
-                        scalar::tree(*op, kind, &mut values).unwrap_or(0);
+                        scalar::tree(*op, kind, &values).unwrap_or(0);
                 }
                 self.tiles[to.index()].written = true;
             }
@@ -118,11 +118,11 @@ impl<'a> Machine<'a> {
                 let (rows, columns, kind) = self.tile_shape(*from);
                 for c in 0..columns {
                     let bits = &self.tiles[from.index()].bits;
-                    let mut values: Vec<u64> = (0..rows)
+                    let values: Vec<u64> = (0..rows)
                         .map(|r| bits[(r * columns + c) as usize])
                         .collect();
                     self.tiles[to.index()].bits[c as usize] =
-                        scalar::tree(*op, kind, &mut values).unwrap_or(0);
+                        scalar::tree(*op, kind, &values).unwrap_or(0);
                 }
                 self.tiles[to.index()].written = true;
             }
