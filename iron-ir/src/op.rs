@@ -246,8 +246,9 @@ operators! {
     GroupOp {
         /// Reduction over the linear thread index; the result is uniform.
         Reduce = "reduce",
-        /// Inclusive scan over the linear thread index, left to right within the tree that the
-        /// lowering documents; integers are exact.
+        /// Inclusive scan over the linear thread index by Sklansky's tree: at distance
+        /// `d = 1, 2, 4, …` element `i` with bit `d` set becomes
+        /// `e[(i & !(2d - 1)) + d - 1] ∘ e[i]` ([`crate::fold::tree_scan`]).
         ScanInclusive = "scan_inclusive",
         /// Exclusive scan; thread 0 gets the identity.
         ScanExclusive = "scan_exclusive",
@@ -557,8 +558,8 @@ pub enum TileStmt {
         /// Of `to`'s scalar.
         result: Value,
     },
-    /// Reduces each row of `from` (M × N) into `to` (M × 1), both register tiles, in an order
-    /// fixed by shape and workgroup size.
+    /// Reduces each row of `from` (M × N) into `to` (M × 1), both register tiles, by the
+    /// adjacent-pair tree over its elements ([`ReduceOp`]).
     ReduceRows {
         /// Written.
         to: Tile,
@@ -567,7 +568,8 @@ pub enum TileStmt {
         /// Operator.
         op: ReduceOp,
     },
-    /// Reduces each column of `from` (M × N) into `to` (1 × N), both register tiles.
+    /// Reduces each column of `from` (M × N) into `to` (1 × N), both register tiles, by the same
+    /// tree.
     ReduceColumns {
         /// Written.
         to: Tile,

@@ -168,14 +168,21 @@ fn same_argument(name: &str, what: &str, site: Site, operands: &[(u64, u64)]) {
 
 fn scan<T: Number>(name: &'static str, site: Site, x: T, exclusive: bool) -> T {
     let bits = collective(name, site, x.to_bits64(), 0, |_, operands| {
-        let mut sum = T::ZERO;
-        let mut results = Vec::with_capacity(operands.len());
-        for (i, operand) in operands.iter().enumerate() {
-            let before = sum;
-            let x = T::from_bits64(operand.0);
-            sum = if i == 0 { x } else { sum.sum_of(x) };
-            results.push(if exclusive { before } else { sum }.to_bits64());
+        // The tree of `fold::tree_scan`, on the author's types.
+        let mut sums: Vec<T> = operands.iter().map(|o| T::from_bits64(o.0)).collect();
+        let mut distance = 1;
+        while distance < sums.len() {
+            for i in (0..sums.len()).filter(|i| i & distance != 0) {
+                let left = sums[(i & !(2 * distance - 1)) + distance - 1];
+                sums[i] = left.sum_of(sums[i]);
+            }
+            distance *= 2;
         }
+        if exclusive {
+            sums.rotate_right(1);
+            sums[0] = T::ZERO;
+        }
+        let results: Vec<u64> = sums.into_iter().map(T::to_bits64).collect();
         results
     });
     T::from_bits64(bits)
