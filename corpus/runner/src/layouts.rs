@@ -332,8 +332,8 @@ mod tests {
     #[test]
     fn strides_and_offsets() {
         let padded = strides_of(&[2, 3, 5], TensorLayout::RowMajor, 4, Variant::Strided);
-        assert_eq!(padded, [56, 16, 1]);
-        assert_eq!(span_of(&[2, 3, 5], &padded), 56 + 32 + 5);
+        assert_eq!(padded, [60, 16, 1]);
+        assert_eq!(span_of(&[2, 3, 5], &padded), 60 + 32 + 5);
         let offsets: Vec<u64> = element_offsets(&[2, 2], &[10, 1], 3).collect();
         assert_eq!(offsets, [3, 4, 13, 14]);
         assert_eq!(element_offsets(&[], &[], 3).count(), 1);
