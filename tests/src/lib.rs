@@ -1,1 +1,19 @@
 //! What crosses crates: semantics tables, differential tests, end-to-end goldens.
+//!
+//! | module | what it has |
+//! |---|---|
+//! | [`backends`] | the devices that a test runs on, and which are missing |
+//! | [`rows`] | the rows of `semantics/*.txt`: reading them |
+//! | [`grid`] | generated rows over edge values, with answers by plain Rust |
+//! | [`batch`] | rows of one operation and type as kernels: constants, loaded, in vectors |
+//! | [`oracle`] | functions in `f64` and the distance in units in the last place |
+//! | [`fuzz`] | random well-typed kernels |
+//! | [`differential`] | one kernel on every execution, compared bit for bit |
+
+pub mod backends;
+pub mod batch;
+pub mod differential;
+pub mod fuzz;
+pub mod grid;
+pub mod oracle;
+pub mod rows;

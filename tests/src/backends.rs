@@ -1,0 +1,107 @@
+//! The devices that a test runs on.
+//!
+//! `IRON_TEST_BACKENDS=cuda,vulkan` names the backends to run, and a named one that is missing
+//! is a failure. Without it every backend that opens here runs, and the others are skipped aloud.
+
+use std::sync::Arc;
+
+use iron_ir::Scalar;
+use iron_runtime::{Backend, Device, open};
+
+use crate::batch::{Form, run_batch};
+use crate::rows::{Expected, Operation, Row};
+
+/// A device and what it is known not to promise.
+#[derive(Clone)]
+pub struct Target {
+    /// Device.
+    pub device: Arc<dyn Device>,
+    /// It turns subnormal `f32` into zero, which Vulkan and Metal leave to the driver.
+    pub flushes_subnormals: bool,
+}
+
+impl Target {
+    /// Name of the backend.
+    pub fn name(&self) -> &'static str {
+        self.device.backend().name()
+    }
+}
+
+/// Backends that run IR: all but `host`, which runs the author's Rust.
+const OF_IR: [Backend; 6] = [
+    Backend::Reference,
+    Backend::Cpu,
+    Backend::Vulkan,
+    Backend::Cuda,
+    Backend::Hip,
+    Backend::Metal,
+];
+
+/// Opens the backends to test, and prints the skipped ones.
+///
+/// # Panics
+///
+/// Where a backend named in `IRON_TEST_BACKENDS` is unknown or missing, or none is left.
+pub fn targets() -> Vec<Target> {
+    let named = std::env::var("IRON_TEST_BACKENDS").ok();
+    let chosen: Vec<Backend> = match &named {
+        None => OF_IR.to_vec(),
+        Some(list) => list
+            .split(',')
+            .map(|name| {
+                let found = Backend::from_name(name.trim()).filter(|b| OF_IR.contains(b));
+                found.unwrap_or_else(|| {
+                    let known: Vec<_> = OF_IR.iter().map(|b| b.name()).collect();
+                    panic!(
+                        "IRON_TEST_BACKENDS has `{name}`, known are {}",
+                        known.join(", ")
+                    )
+                })
+            })
+            .collect(),
+    };
+    let mut targets = Vec::new();
+    let mut skipped = Vec::new();
+    for backend in chosen {
+        match open(backend) {
+            Ok(device) => targets.push(probe(device)),
+            Err(error) if named.is_some() => panic!("{error}"),
+            Err(error) => skipped.push(format!("skipped {}: {error}", backend.name())),
+        }
+    }
+    for target in &targets {
+        let flushes = if target.flushes_subnormals {
+            "; turns subnormal f32 into zero"
+        } else {
+            ""
+        };
+        println!("on {} ({}{flushes})", target.name(), target.device.name());
+    }
+    for line in &skipped {
+        println!("{line}");
+    }
+    println!("{} backends, {} skipped", targets.len(), skipped.len());
+    assert!(!targets.is_empty(), "no backend to test");
+    targets
+}
+
+/// Finds out by running a product whether subnormals survive, on backends that may drop them.
+fn probe(device: Arc<dyn Device>) -> Target {
+    let mut target = Target {
+        device,
+        flushes_subnormals: false,
+    };
+    if matches!(target.device.backend(), Backend::Vulkan | Backend::Metal) {
+        let tiny = Row {
+            operation: Operation::named("mul").unwrap_or_else(|| unreachable!("`mul` is a name")),
+            from: Scalar::F32,
+            to: Scalar::F32,
+            operands: vec![0x0040_0000, 0x3f00_0000],
+            expected: Expected::Bits(vec![0x0020_0000]),
+            source: "probe".into(),
+        };
+        let found = run_batch(&target, &[&tiny], Form::Loaded);
+        target.flushes_subnormals = matches!(found, Ok(bits) if bits == [[0]]);
+    }
+    target
+}

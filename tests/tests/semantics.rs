@@ -1,0 +1,537 @@
+//! The specification, row by row, on every backend: see `semantics/README.md`.
+//!
+//! The rows are in the binary, so it can be copied to another machine and run there:
+//! `IRON_TEST_BACKENDS=cuda,vulkan ./semantics-<hash>`.
+
+use std::collections::BTreeMap;
+
+use half::{bf16, f16};
+use iron_ir::fold;
+use iron_ir::launch::{Argument, AsTensorArg};
+use iron_ir::op::{BinaryOp, CompareOp, UnaryOp};
+use iron_ir::testing::{round_to, value_of};
+use iron_ir::{Const, Scalar};
+use iron_runtime::{DeviceError, Tensor, launch_kernel};
+use iron_tests::backends::{Target, targets};
+use iron_tests::batch::{Form, Tally, grouped, run_many};
+use iron_tests::rows::{Expected, Operation, Row, is_nan, parse, show};
+use iron_tests::{grid, oracle};
+
+const FILES: [(&str, &str); 3] = [
+    ("integers.txt", include_str!("../semantics/integers.txt")),
+    ("floats.txt", include_str!("../semantics/floats.txt")),
+    (
+        "conversions.txt",
+        include_str!("../semantics/conversions.txt"),
+    ),
+];
+
+fn written() -> Vec<Row> {
+    FILES
+        .iter()
+        .flat_map(|(file, text)| parse(file, text).unwrap_or_else(|error| panic!("{error}")))
+        .collect()
+}
+
+/// The forms in which rows of an operation and type can be run.
+fn forms(row: &Row) -> Vec<Form> {
+    match row.operation.name {
+        "literal" => vec![Form::Constant],
+        _ if row.operation.takes_vectors(row.from) => Form::ALL.to_vec(),
+        _ => vec![Form::Constant, Form::Loaded],
+    }
+}
+
+#[test]
+fn every_written_row_holds_on_every_backend() {
+    let rows = written();
+    assert!(rows.len() >= 500, "only {} rows were read", rows.len());
+    let mut all = Tally::default();
+    for target in targets() {
+        let mut tally = Tally::default();
+        for group in grouped(&rows) {
+            for form in forms(group[0]) {
+                tally.run(&target, &group, form);
+            }
+        }
+        tally.print(&format!("{} rows on {}", rows.len(), target.name()));
+        all.add(tally);
+    }
+    all.assert();
+}
+
+/// K07, K08, K10: every pair of edge values of every integer type.
+#[test]
+fn every_pair_of_integer_edges_holds_on_every_backend() {
+    edges_hold(&grid::integers());
+}
+
+/// K11: every pair of edge values of every float type.
+#[test]
+fn every_pair_of_float_edges_holds_on_every_backend() {
+    edges_hold(&grid::floats());
+}
+
+fn edges_hold(rows: &[Row]) {
+    let mut all = Tally::default();
+    for target in targets() {
+        let mut tally = Tally::default();
+        for group in grouped(rows) {
+            for form in [Form::Loaded, Form::Vector] {
+                tally.run(&target, &group, form);
+            }
+        }
+        tally.print(&format!(
+            "{} generated rows on {}",
+            rows.len(),
+            target.name()
+        ));
+        all.add(tally);
+    }
+    all.assert();
+}
+
+/// The evaluator that folds constants gives the same answers.
+#[test]
+fn every_row_holds_in_the_constant_folder() {
+    let mut rows = written();
+    rows.extend(grid::integers());
+    rows.extend(grid::floats());
+    let mut wrong = Vec::new();
+    let mut right = 0;
+    for row in &rows {
+        let found = folded(row);
+        if row.accepts(&found) {
+            right += 1;
+        } else {
+            let found: Vec<_> = found.iter().map(|&bits| show(row.to, bits)).collect();
+            wrong.push(format!(
+                "{}: got {}, expected {}",
+                row.describe(),
+                found.join(" "),
+                row.describe_expected()
+            ));
+        }
+    }
+    println!("{right} rows right in the folder");
+    assert!(
+        wrong.is_empty(),
+        "{} wrong:\n{}",
+        wrong.len(),
+        wrong[..wrong.len().min(60)].join("\n")
+    );
+}
+
+fn folded(row: &Row) -> Vec<u64> {
+    let operand = |i: usize| Const {
+        scalar: row.operation.operand_type(row.from, i),
+        bits: row.operands[i],
+    };
+    let name = row.operation.name;
+    let a = operand(0);
+    if let Some(op) = UnaryOp::from_name(name) {
+        return vec![fold::unary(op, a).bits];
+    }
+    if let Some(op) = BinaryOp::from_name(name) {
+        return vec![fold::binary(op, a, operand(1)).bits];
+    }
+    if let Some(op) = CompareOp::from_name(name) {
+        return vec![u64::from(fold::compare(op, a, operand(1)))];
+    }
+    let answer = match name {
+        "convert" => return fold::unpack(a, row.to).iter().map(|c| c.bits).collect(),
+        "bitcast" => a.bitcast(row.to),
+        "select" => operand(if a.as_bool() { 1 } else { 2 }),
+        "fma" => fold::fma(a, operand(1), operand(2)),
+        "mul_add" => fold::binary(
+            BinaryOp::Add,
+            fold::binary(BinaryOp::Mul, a, operand(1)),
+            operand(2),
+        ),
+        "div_rem" => {
+            let quotient = fold::binary(BinaryOp::Div, a, operand(1));
+            let product = fold::binary(BinaryOp::Mul, quotient, operand(1));
+            fold::binary(
+                BinaryOp::Add,
+                product,
+                fold::binary(BinaryOp::Rem, a, operand(1)),
+            )
+        }
+        "offset" => {
+            let start = fold::binary(BinaryOp::Mul, a, operand(1));
+            let element = fold::binary(BinaryOp::Add, start, operand(2));
+            fold::binary(BinaryOp::Mul, element, Const::u64(4))
+        }
+        "literal" => a,
+        other => panic!("no evaluation of `{other}`"),
+    };
+    vec![answer.bits]
+}
+
+/// One conversion over many operands, with the answers by other code.
+fn converts(
+    target: &Target,
+    from: Scalar,
+    to: Scalar,
+    operands: &[u64],
+    answer: &dyn Fn(u64) -> Option<Vec<u64>>,
+) -> Tally {
+    let like = Row {
+        operation: Operation::named("convert").expect("`convert` is a name"),
+        from,
+        to,
+        operands: vec![operands[0]],
+        expected: Expected::Nan,
+        source: "exhaustive".into(),
+    };
+    let mut tally = Tally::default();
+    let found = match run_many(target, &like, operands) {
+        Ok(found) => found,
+        Err(DeviceError::Unsupported { reason, .. }) => {
+            *tally.unsupported.entry(reason).or_default() += operands.len();
+            return tally;
+        }
+        Err(error) => {
+            tally
+                .wrong
+                .push(format!("{from} to {to} on {}: {error}", target.name()));
+            return tally;
+        }
+    };
+    for (&operand, found) in operands.iter().zip(found.chunks_exact(like.lanes())) {
+        let expected = answer(operand);
+        let right = match &expected {
+            Some(bits) => bits
+                .iter()
+                .zip(found)
+                .all(|(&a, &b)| iron_tests::batch::same(to, a, b)),
+            None => found.iter().all(|&bits| is_nan(to, bits)),
+        };
+        let row = || Row {
+            operands: vec![operand],
+            expected: expected.clone().map_or(Expected::Nan, Expected::Bits),
+            ..like.clone()
+        };
+        if right {
+            tally.right += 1;
+        } else if target.flushes_subnormals && row().touches_subnormals() {
+            tally.flushed += 1;
+        } else {
+            tally.wrong.push(format!(
+                "{} on {}: got {}, expected {}",
+                row().describe(),
+                target.name(),
+                show(to, found[0]),
+                row().describe_expected()
+            ));
+        }
+    }
+    tally
+}
+
+/// K15: `f32` to the 16-bit floats, every upper half with the low halves around ties.
+#[test]
+fn f32_rounds_to_the_16_bit_floats() {
+    const LOW: [u64; 8] = [0, 1, 0x7fff, 0x8000, 0x8001, 0xffff, 0x1000, 0xf000];
+    let operands: Vec<u64> = (0..0x1_0000u64)
+        .flat_map(|high| LOW.map(|low| high << 16 | low))
+        .collect();
+    let mut all = Tally::default();
+    for target in targets() {
+        let mut tally = Tally::default();
+        for (to, round) in [
+            (
+                Scalar::F16,
+                (|x| f16::from_f32(x).to_bits()) as fn(f32) -> u16,
+            ),
+            (Scalar::BF16, |x| bf16::from_f32(x).to_bits()),
+        ] {
+            tally.add(converts(&target, Scalar::F32, to, &operands, &|bits| {
+                let x = f32::from_bits(bits as u32);
+                (!x.is_nan()).then(|| vec![u64::from(round(x))])
+            }));
+        }
+        tally.print(&format!("f32 to 16 bits on {}", target.name()));
+        all.add(tally);
+    }
+    all.assert();
+}
+
+/// Every value of every type of 16 bits or fewer, to every type that it converts to.
+#[test]
+fn narrow_types_convert_exhaustively() {
+    use Scalar::{BF16, E8M0, F4E2M1x2, F8E4M3, F8E5M2, F16, F32};
+    let pairs: Vec<(Scalar, Scalar)> = [F16, BF16]
+        .into_iter()
+        .flat_map(|from| {
+            let halves = [F16, BF16, F32, F8E4M3, F8E5M2];
+            let integers = grid::INTEGERS;
+            let to = halves
+                .into_iter()
+                .chain(integers)
+                .filter(move |to| *to != from);
+            to.map(move |to| (from, to))
+        })
+        .chain(
+            [F8E4M3, F8E5M2, E8M0, F4E2M1x2]
+                .into_iter()
+                .flat_map(|from| [F32, F16, BF16].into_iter().map(move |to| (from, to))),
+        )
+        .collect();
+    let mut all = Tally::default();
+    for target in targets() {
+        let mut tally = Tally::default();
+        for &(from, to) in &pairs {
+            let operands: Vec<u64> = (0..1u64 << from.bits()).collect();
+            tally.add(converts(&target, from, to, &operands, &|bits| {
+                narrow_answer(from, to, bits)
+            }));
+        }
+        tally.print(&format!(
+            "{} exhaustive conversions on {}",
+            pairs.len(),
+            target.name()
+        ));
+        all.add(tally);
+    }
+    all.assert();
+}
+
+/// The answer by the `half` crate and by tables, `None` for NaN.
+fn narrow_answer(from: Scalar, to: Scalar, bits: u64) -> Option<Vec<u64>> {
+    const E2M1: [f64; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+    let numbers: Vec<f64> = match from {
+        Scalar::F16 => vec![f16::from_bits(bits as u16).to_f64()],
+        Scalar::BF16 => vec![bf16::from_bits(bits as u16).to_f64()],
+        Scalar::E8M0 if bits == 255 => vec![f64::NAN],
+        Scalar::E8M0 => vec![2f64.powi(bits as i32 - 127)],
+        Scalar::F4E2M1x2 => [bits & 15, bits >> 4]
+            .map(|n| {
+                if n < 8 {
+                    E2M1[n as usize]
+                } else {
+                    -E2M1[n as usize - 8]
+                }
+            })
+            .to_vec(),
+        _ => vec![value_of(from, bits)],
+    };
+    if numbers[0].is_nan() && !to.is_int() {
+        return None;
+    }
+    let rounded = |x: f64| match to {
+        Scalar::F32 => u64::from((x as f32).to_bits()),
+        // Every source here is exact in f32, so `from_f32` rounds once.
+        Scalar::F16 => u64::from(f16::from_f32(x as f32).to_bits()),
+        Scalar::BF16 => u64::from(bf16::from_f32(x as f32).to_bits()),
+        _ => round_to(to, x),
+    };
+    Some(numbers.into_iter().map(rounded).collect())
+}
+
+/// Bounds of the functions in units in the last place of `f32`.
+fn bounds() -> Vec<(&'static str, f64)> {
+    include_str!("../semantics/functions.txt")
+        .lines()
+        .filter(|line| !line.starts_with('#') && !line.trim().is_empty())
+        .map(|line| {
+            let (name, bound) = line.split_once(' ').expect("a name and a bound");
+            (name, bound.trim().parse().expect("a number"))
+        })
+        .collect()
+}
+
+/// Mantissas of every exponent and sign that functions are measured at.
+const MANTISSAS: u64 = 128;
+
+#[test]
+fn functions_keep_their_bounds_at_every_exponent() {
+    let operands: Vec<u64> = (0..512u64)
+        .flat_map(|high| (0..MANTISSAS).map(move |i| high << 23 | spread(high * MANTISSAS + i)))
+        .collect();
+    let halves: Vec<u64> = (0..0x1_0000).collect();
+    let mut wrong = Vec::new();
+    for target in targets() {
+        let mut worst = BTreeMap::new();
+        for (name, bound) in bounds() {
+            let Some(function) = oracle::function(name) else {
+                continue;
+            };
+            for (scalar, operands, bound) in [
+                (Scalar::F32, &operands, bound),
+                (Scalar::F16, &halves, 1.0),
+                (Scalar::BF16, &halves, 1.0),
+            ] {
+                let exact = |operands: &[u64]| function(value_of(scalar, operands[0]));
+                let rows: Vec<Vec<u64>> = operands.iter().map(|&x| vec![x]).collect();
+                let got = measure(&target, name, scalar, &rows, bound, &exact, &mut wrong);
+                worst.insert(format!("{name} {scalar}"), got);
+            }
+        }
+        let powers = power_operands();
+        let exact = |x: &[u64]| value_of(Scalar::F32, x[0]).powf(value_of(Scalar::F32, x[1]));
+        let bound = bounds()
+            .iter()
+            .find(|(name, _)| *name == "pow")
+            .map_or(0.0, |(_, b)| *b);
+        let got = measure(
+            &target,
+            "pow",
+            Scalar::F32,
+            &powers,
+            bound,
+            &exact,
+            &mut wrong,
+        );
+        worst.insert("pow f32".into(), got);
+        let line: Vec<_> = worst
+            .iter()
+            .map(|(name, ulps)| format!("{name} {ulps:.2}"))
+            .collect();
+        println!(
+            "greatest distances in ULP on {}: {}",
+            target.name(),
+            line.join(", ")
+        );
+    }
+    assert!(
+        wrong.is_empty(),
+        "{} wrong:\n{}",
+        wrong.len(),
+        wrong[..wrong.len().min(60)].join("\n")
+    );
+}
+
+/// A mantissa from a counter; the first ones of an exponent are its ends.
+fn spread(counter: u64) -> u64 {
+    match counter % MANTISSAS {
+        0 => 0,
+        1 => 0x7f_ffff,
+        2 => 1,
+        _ => (counter.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 41) & 0x7f_ffff,
+    }
+}
+
+/// Pairs for `pow`: positive bases of every exponent, powers that keep the result near the range
+/// of `f32`, and some that do not.
+fn power_operands() -> Vec<Vec<u64>> {
+    let mut pairs = Vec::new();
+    for high in 1..255u64 {
+        for i in 0..48u64 {
+            let base = f32::from_bits((high << 23 | spread(high * 131 + i + 3)) as u32);
+            let range = 126.0 / base.log2().abs().max(1e-3);
+            let power = range * ((i as f32) / 24.0 - 1.0);
+            pairs.push([base, power].map(|x| u64::from(x.to_bits())).to_vec());
+        }
+    }
+    pairs
+}
+
+/// The greatest distance of a function on a device; what is past the bound goes to `wrong`.
+fn measure(
+    target: &Target,
+    name: &str,
+    scalar: Scalar,
+    operands: &[Vec<u64>],
+    bound: f64,
+    exact: &dyn Fn(&[u64]) -> f64,
+    wrong: &mut Vec<String>,
+) -> f64 {
+    let operation = Operation::named(name).unwrap_or_else(|| panic!("no function `{name}`"));
+    let rows: Vec<Row> = operands
+        .iter()
+        .map(|operands| Row {
+            operation,
+            from: scalar,
+            to: scalar,
+            operands: operands.clone(),
+            expected: Expected::Within(exact(operands), bound),
+            source: "function".into(),
+        })
+        .collect();
+    let refs: Vec<&Row> = rows.iter().collect();
+    let answers = match iron_tests::batch::run_batch(target, &refs, Form::Loaded) {
+        Ok(answers) => answers,
+        Err(error) => {
+            wrong.push(format!("{name} {scalar} on {}: {error}", target.name()));
+            return f64::INFINITY;
+        }
+    };
+    let mut worst = 0f64;
+    for (row, found) in rows.iter().zip(&answers) {
+        let Expected::Within(number, _) = row.expected else {
+            continue;
+        };
+        // Where subnormals become zero, operand and result are both up to the device.
+        let subnormal_result = number != 0.0 && number.abs() < f64::from(f32::MIN_POSITIVE);
+        let operand = iron_tests::rows::is_subnormal(scalar, row.operands[0]);
+        if target.flushes_subnormals && (subnormal_result || operand) {
+            continue;
+        }
+        let distance = oracle::distance(scalar, found[0], number);
+        worst = worst.max(distance);
+        if distance > bound {
+            wrong.push(format!(
+                "{} on {}: got {}, exact {number:e}, {distance:.2} ULP, the bound is {bound}",
+                row.describe(),
+                target.name(),
+                show(scalar, found[0])
+            ));
+        }
+    }
+    worst
+}
+
+/// K06: the offset of `x[row, column]` with the stride of the view, which passes 2^31 and 2^32,
+/// as the addressing computes it. One row makes a view whose stride may be anything.
+#[test]
+fn strides_are_64_bit() {
+    const TEXT: &str = "kernel @probe grid(1, 1, 1) workgroup(1, 1, 1) {
+  dim #rows
+  dim #columns
+  dim #n
+  param @x: tensor<f32, [#rows, #columns], read, align 1>
+  param @at: tensor<u32, [#n], read, align 1>
+  param @y: tensor<u64, [#n], read_write, align 1>
+
+  for %i: u32 in 0u32 .. #n {
+    %row: u32 = load @at[%i]
+    %wide: u64 = convert %row
+    %start: u64 = mul %wide, stride(@x, 0)
+    %byte: u64 = mul %start, 4u64
+    store @y[%i] = %byte
+  }
+}
+";
+    let kernel = iron_ir::parse::parse(TEXT).expect("the probe parses");
+    let rows = [1u32, 2, 3, 65_536, 0x7fff_ffff];
+    let strides = [0x2000_0000u64, 0x4000_0001, 0x1_0000_0000, 0x2_0000_0003];
+    for target in targets() {
+        let device = &target.device;
+        for stride in strides {
+            let run = || -> Result<Vec<u8>, DeviceError> {
+                let x = Tensor::zeros(device, Scalar::F32, &[1, 4])?
+                    .with_strides(&[1, 4], &[stride, 1])?;
+                let at = Tensor::from_slice(device, Scalar::U32, &[5], &rows)?;
+                let y = Tensor::zeros(device, Scalar::U64, &[5])?;
+                let arguments = [&x, &at, &y]
+                    .map(|t| Argument::Tensor(t.tensor_arg()))
+                    .to_vec();
+                launch_kernel(device, &kernel, arguments)?;
+                device.synchronize()?;
+                y.to_bytes()
+            };
+            let bytes = run().unwrap_or_else(|error| panic!("on {}: {error}", target.name()));
+            for (row, bytes) in rows.iter().zip(bytes.chunks_exact(8)) {
+                let found = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+                let expected = u64::from(*row).wrapping_mul(stride).wrapping_mul(4);
+                assert_eq!(
+                    found,
+                    expected,
+                    "row {row} × stride {stride:#x} on {}",
+                    target.name()
+                );
+            }
+        }
+    }
+}
