@@ -66,8 +66,23 @@ impl<'e, 'k> Formula<'e, 'k> {
         self.emitter.strict(Spv::FDiv, self.float, &[a, b])
     }
 
+    /// By its bits: drivers flush subnormals in their instruction.
     pub fn abs(&mut self, a: Word) -> Word {
-        self.emitter.b.glsl(Glsl::FAbs, self.float, &[a])
+        self.cut(a, 0x7FFF_FFFF)
+    }
+
+    /// The same bits, as a comparison that no driver flushes.
+    pub fn same_bits(&mut self, a: Word, b: Word) -> Word {
+        let [a, b] = [a, b].map(|v| self.bits_of(v));
+        self.icompare(Spv::IEqual, a, b)
+    }
+
+    /// Zero of either sign, which no subnormal is.
+    pub fn is_zero(&mut self, a: Word) -> Word {
+        let magnitude = self.abs(a);
+        let bits = self.bits_of(magnitude);
+        let zero = self.int(0);
+        self.icompare(Spv::IEqual, bits, zero)
     }
 
     pub fn round(&mut self, a: Word) -> Word {
@@ -98,13 +113,6 @@ impl<'e, 'k> Formula<'e, 'k> {
         self.emitter.b.op(Spv::FOrdLessThan, self.bools, &[a, b])
     }
 
-    /// `a >= b`, false for NaN.
-    pub fn not_less(&mut self, a: Word, b: Word) -> Word {
-        self.emitter
-            .b
-            .op(Spv::FOrdGreaterThanEqual, self.bools, &[a, b])
-    }
-
     pub fn equal(&mut self, a: Word, b: Word) -> Word {
         self.emitter.b.op(Spv::FOrdEqual, self.bools, &[a, b])
     }
@@ -118,6 +126,12 @@ impl<'e, 'k> Formula<'e, 'k> {
             self.icompare(Spv::UGreaterThan, bits, infinity)
         });
         self.emitter.b.op(Spv::Select, self.bools, &[a, a, b])
+    }
+
+    /// `b` where not `a`.
+    pub fn select_bool(&mut self, not: Word, b: Word) -> Word {
+        let not = self.emitter.b.op(Spv::LogicalNot, self.bools, &[not]);
+        self.both(not, b)
     }
 
     /// Both, as a selection: naga has no logical operators of vectors.

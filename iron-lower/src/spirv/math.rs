@@ -9,6 +9,9 @@
 //! Largest errors in ULP of the `f32` result, over all arguments, on a driver whose division is
 //! correctly rounded (Vulkan allows 2.5 ULP, which adds at most 2 to `tanh`):
 //!
+//! Drivers may still flush subnormals in `sqrt`, `rsqrt`, `fma` and comparisons: NVIDIA's does,
+//! where its `denorm_preserve` is absent for 32 bits; Mesa's software driver keeps them.
+//!
 //! | exp | exp2 | log | log2 | sin, cos | tanh | erf | pow | rsqrt (the driver's) |
 //! |---|---|---|---|---|---|---|---|---|
 //! | 1 | 1.5 | 1 | 1 | 2.5 | 1.5 | 1.5 | 5 | 2 |
@@ -259,8 +262,9 @@ impl Formula<'_, '_> {
     /// x = 2^k · (1 + f) with 1 + f in √½..√2, and what both logarithms need of f:
     /// (k, f, f²/2, s·(f²/2 + R)).
     fn log_parts(&mut self, x: Word) -> [Word; 4] {
-        let tiny = self.c(f32::MIN_POSITIVE);
-        let subnormal = self.less(x, tiny);
+        let tiny = self.int(0x0080_0000);
+        let bits = self.bits_of(x);
+        let subnormal = self.icompare(Spv::ULessThan, bits, tiny);
         let (up, one) = (self.c(8_388_608.0), self.c(1.0));
         let factor = self.select(subnormal, up, one);
         let x = self.mul(x, factor);
@@ -294,14 +298,16 @@ impl Formula<'_, '_> {
 
     /// Zero gives -infinity, below zero and NaN give NaN, infinity stays.
     fn log_special(&mut self, x: Word, result: Word) -> Word {
-        let (zero, infinity) = (self.c(0.0), self.c(f32::INFINITY));
-        let (lowest, nan) = (self.c(f32::NEG_INFINITY), self.c(f32::NAN));
-        let is_zero = self.equal(x, zero);
-        let result = self.select(is_zero, lowest, result);
-        let is_infinite = self.equal(x, infinity);
+        let (infinity, lowest) = (self.c(f32::INFINITY), self.c(f32::NEG_INFINITY));
+        let nan = self.c(f32::NAN);
+        // As integers, numbers from +0 to infinity are the lowest.
+        let (bits, largest) = (self.bits_of(x), self.int(0x7F80_0000));
+        let is_other = self.icompare(Spv::UGreaterThan, bits, largest);
+        let result = self.select(is_other, nan, result);
+        let is_infinite = self.icompare(Spv::IEqual, bits, largest);
         let result = self.select(is_infinite, infinity, result);
-        let is_number = self.not_less(x, zero);
-        self.select(is_number, result, nan)
+        let is_zero = self.is_zero(x);
+        self.select(is_zero, lowest, result)
     }
 
     /// ln x.
@@ -566,7 +572,7 @@ impl Formula<'_, '_> {
         // Of 0 and of infinity.
         let at_zero = self.select(y_positive, zero, infinity);
         let at_infinity = self.select(y_positive, infinity, zero);
-        let is_zero = self.equal(magnitude, zero);
+        let is_zero = self.is_zero(x);
         result = self.select(is_zero, at_zero, result);
         let is_infinite = self.equal(magnitude, infinity);
         result = self.select(is_infinite, at_infinity, result);
@@ -577,17 +583,17 @@ impl Formula<'_, '_> {
         let own = self.i(Spv::BitwiseAnd, bits, top);
         let is_negative = self.icompare(Spv::INotEqual, own, none);
         let whole = self.trunc(y);
-        let is_whole = self.equal(whole, y);
+        let is_whole = self.same_bits(whole, y);
         let half = self.c(0.5);
         let halved = self.mul(y, half);
         let whole_half = self.trunc(halved);
-        let is_even = self.equal(whole_half, halved);
+        let is_even = self.same_bits(whole_half, halved);
         let negated = self.with_sign(result, x);
         let signed = self.select(is_even, result, negated);
         let nan = self.c(f32::NAN);
-        let below_zero = self.less(x, zero);
-        let is_number = self.less(magnitude, infinity);
-        let proper = self.both(below_zero, is_number);
+        let is_finite = self.less(magnitude, infinity);
+        let zero_or_less = self.is_zero(x);
+        let proper = self.select_bool(zero_or_less, is_finite);
         let no_integer = self.select(proper, nan, result);
         let of_negative = self.select(is_whole, signed, no_integer);
         result = self.select(is_negative, of_negative, result);
@@ -602,7 +608,7 @@ impl Formula<'_, '_> {
         let one_anyway = self.both(is_minus_one, y_huge);
         result = self.select(one_anyway, one, result);
         let x_is_one = self.equal(x, one);
-        let y_is_zero = self.equal(y, zero);
+        let y_is_zero = self.is_zero(y);
         result = self.select(x_is_one, one, result);
         self.select(y_is_zero, one, result)
     }

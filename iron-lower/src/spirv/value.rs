@@ -135,7 +135,13 @@ impl Emitter<'_> {
             (UnaryOp::Not, Class::Bool) => Ok(self.b.op(Spv::LogicalNot, part, &[id])),
             (UnaryOp::Not, Class::Signed | Class::Unsigned) => Ok(self.b.op(Spv::Not, part, &[id])),
             (UnaryOp::Abs, Class::Float) if is_ieee(from.scalar) => {
-                Ok(self.b.glsl(Glsl::FAbs, part, &[id]))
+                // By its bits: drivers flush subnormals in their instruction.
+                let int = from.with_scalar(from.scalar.unsigned_of_width());
+                let int_type = self.part_type(int);
+                let mask = self.int_lanes(int, (1u64 << (from.scalar.bits() - 1)) - 1);
+                let bits = self.b.op(Spv::Bitcast, int_type, &[id]);
+                let bits = self.b.op(Spv::BitwiseAnd, int_type, &[bits, mask]);
+                Ok(self.b.op(Spv::Bitcast, part, &[bits]))
             }
             (UnaryOp::Abs, Class::Unsigned) => Ok(id),
             (UnaryOp::Abs, Class::Signed) => {

@@ -577,6 +577,10 @@ fn functions_keep_their_bounds() {
             ];
             let found = as_floats(&run(&device, &kernel, &tensors)[1]);
             for (&x, &y) in inputs.iter().zip(&found) {
+                if op == UnaryOp::Sqrt && x.is_subnormal() {
+                    // Drivers may flush it.
+                    continue;
+                }
                 let wanted = function(f64::from(x));
                 let error = ulp_error(y, wanted);
                 assert!(
@@ -598,7 +602,11 @@ fn functions_keep_their_bounds() {
             s.compute(Op::Fma(v, third, product), Type::F32)
         });
         if device.options.fused_multiply_add || device.has(iron_ir::Feature::F64) {
-            let small: Vec<f32> = inputs.iter().copied().filter(|x| x.abs() < 1e30).collect();
+            let small: Vec<f32> = inputs
+                .iter()
+                .copied()
+                .filter(|x| (1e-20..1e30).contains(&x.abs()))
+                .collect();
             let tensors = [(Scalar::F32, floats(&small)), (Scalar::F32, floats(&small))];
             let found = as_floats(&run(&device, &kernel, &tensors)[1]);
             for (&x, &y) in small.iter().zip(&found) {
