@@ -121,7 +121,7 @@ pub fn scan_rows(x: &Tensor<u32, (rows, cols)>, y: &mut Tensor<u32, (rows, cols)
         if inside {
             value = x[[row, column]];
         }
-        let prefix = workgroup_scan_sum(value) + carry;
+        let prefix = workgroup_scan_sum(value).wrapping_add(carry);
         if inside {
             y[[row, column]] = prefix;
         }

@@ -9,6 +9,7 @@ use iron_runtime::{Device, Graph as Recording, Tensor};
 use super::matrix::{Matrix, Recorder, failed, upload_vector};
 use super::pages::PageTable;
 use super::step::{Graph, SPLIT, StepKey, StepTensors, arena_bytes};
+use crate::catalogue;
 use crate::checkpoint::Checkpoint;
 use crate::config::LlamaConfig;
 use crate::model::{Model, ModelError, RowOutput, RowResult, SequenceId, StepRow};
@@ -324,8 +325,8 @@ fn upload(
     weights: &LlamaWeights,
     dtype: Scalar,
 ) -> Result<Weights, ModelError> {
-    let matrix = |tensor| Matrix::upload(device, tensor, dtype);
-    let vector = |tensor| upload_vector(device, tensor, dtype);
+    let matrix = |tensor: &catalogue::Tensor| Matrix::upload(device, tensor, dtype);
+    let vector = |tensor: &catalogue::Tensor| upload_vector(device, tensor, dtype);
     let layer = |layer: &crate::weights::LlamaLayer| -> Result<LayerWeights, ModelError> {
         Ok(LayerWeights {
             attention_norm: vector(&layer.attention_norm)?,
