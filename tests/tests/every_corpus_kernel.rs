@@ -15,9 +15,15 @@ fn verifies_round_trips_and_passes_for_every_profile() {
     let mut faults = Vec::new();
     for entry in kernels() {
         for instance in entry.instances {
-            let kernel = (instance.build)();
-            let name = kernel.full_name();
             count += 1;
+            let kernel = match (instance.build)() {
+                Ok(kernel) => kernel,
+                Err(error) => {
+                    faults.push(format!("{} {}: {error}", entry.name, instance.name));
+                    continue;
+                }
+            };
+            let name = kernel.full_name();
             if let Err(errors) = verify(&kernel) {
                 faults.push(errors.to_string());
                 continue;
@@ -30,7 +36,10 @@ fn verifies_round_trips_and_passes_for_every_profile() {
                 let done = run_with(kernel.clone(), &profile.legal, &mut |pass, after| {
                     let text = print_with(after, Options { spans: true });
                     if parse(&text).as_ref() != Ok(&canonical(after)) {
-                        faults.push(format!("{name}, {}, after {pass}: no round trip", profile.name));
+                        faults.push(format!(
+                            "{name}, {}, after {pass}: no round trip",
+                            profile.name
+                        ));
                     }
                 });
                 if let Err(error) = done {
@@ -40,5 +49,10 @@ fn verifies_round_trips_and_passes_for_every_profile() {
         }
     }
     assert!(count > 0, "no kernel is registered");
-    assert!(faults.is_empty(), "{} faults\n{}", faults.len(), faults.join("\n"));
+    assert!(
+        faults.is_empty(),
+        "{} faults\n{}",
+        faults.len(),
+        faults.join("\n")
+    );
 }
