@@ -153,3 +153,102 @@ fn histogram_keeps_the_order_of_barriers_and_atomics() {
     let array = kernel.arrays.values().next().expect("one array");
     assert_eq!((&*array.name, array.len), ("counts", 256));
 }
+
+const START: u32 = 2 + 3;
+
+/// A variable whose initialiser is a folded constant, changed in a loop.
+#[kernel(grid = [1], workgroup = 1)]
+fn folded_start(y: &mut Tensor<u32, (n,)>) {
+    let mut at = START * 2;
+    for i in 0..n {
+        y[i] = at;
+        at += 1;
+    }
+    let mut twice = 1;
+    for _ in unroll(0..3u32) {
+        twice *= 2;
+    }
+    y[0] = twice;
+}
+
+// K38: a `let mut` is a variable, whatever its initialiser folds to.
+#[test]
+fn a_variable_from_a_folded_constant_stays_a_variable() {
+    let kernel = built("folded_start", "");
+    let sets: Vec<_> = statements(&kernel)
+        .into_iter()
+        .filter(|s| s.starts_with("set"))
+        .collect();
+    assert_eq!(
+        sets,
+        [
+            "set at",
+            "set at",
+            "set twice",
+            "set twice",
+            "set twice",
+            "set twice"
+        ]
+    );
+    let text = iron_ir::print::print(&kernel);
+    assert!(text.contains("$at = 10u32"), "{text}");
+}
+
+/// Neighbours exchange through shared memory.
+#[kernel(grid = [1], workgroup = 64)]
+fn rotate(x: &Tensor<f32, (n,)>, y: &mut Tensor<f32, (n,)>) {
+    let i = local_index();
+    let mut s = shared::<f32>(64);
+    s[i] = x[i];
+    barrier();
+    let neighbour = s[(i + 1) % 64];
+    barrier();
+    s[i] = neighbour;
+    y[i] = s[i];
+}
+
+// K01: nothing crosses a barrier.
+#[test]
+fn statements_keep_their_order_around_barriers() {
+    let expected = [
+        "load", "store", "barrier", "load", "barrier", "store", "load", "store",
+    ];
+    assert_eq!(statements(&built("rotate", "")), expected);
+}
+
+struct Memory;
+
+impl iron_ir::launch::DeviceBuffer for Memory {
+    fn bytes(&self) -> u64 {
+        1024
+    }
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}
+
+#[test]
+fn the_typed_launcher_names_the_instance_and_orders_the_arguments() {
+    let view = |scalar| iron_ir::launch::TensorArg {
+        buffer: std::sync::Arc::new(Memory),
+        scalar,
+        shape: vec![8],
+        strides: vec![1],
+        offset: 0,
+    };
+    let (x, mut y) = (view(iron_ir::Scalar::F16), view(iron_ir::Scalar::F16));
+    let request = axpy::launch::<f16>(axpy::Args {
+        x: &x,
+        y: &mut y,
+        a: 2.0,
+    });
+    assert_eq!((request.kernel, request.instance.as_str()), ("axpy", "f16"));
+    assert_eq!(request.module, module_path!());
+    assert_eq!(request.arguments.len(), 3);
+    let entry = kernels()
+        .into_iter()
+        .find(|k| k.name == request.kernel)
+        .expect("registered");
+    assert_eq!(entry.module, request.module);
+    assert!(entry.instances.iter().any(|i| i.name == request.instance));
+}

@@ -11,6 +11,7 @@
 use proc_macro::TokenStream;
 
 mod attribute;
+mod calls;
 mod device;
 mod encode;
 mod entries;

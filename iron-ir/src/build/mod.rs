@@ -17,6 +17,7 @@ mod interpreter;
 mod iteration;
 mod memory;
 mod methods;
+mod patterns;
 mod shape;
 mod slot;
 mod tiles;
