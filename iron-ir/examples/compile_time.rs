@@ -9,7 +9,10 @@ use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 fn main() -> ExitCode {
-    let kernels = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(100);
+    let kernels = std::env::args()
+        .nth(1)
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(100);
     match measure(kernels) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -30,7 +33,11 @@ fn measure(kernels: usize) -> Result<(), Box<dyn std::error::Error>> {
     cargo(&folder, "check")?;
     cargo(&folder, "build")?;
     let text = library(kernels);
-    println!("{kernels} kernels, {} instances, {} lines", kernels * 3, text.lines().count());
+    println!(
+        "{kernels} kernels, {} instances, {} lines",
+        kernels * 3,
+        text.lines().count()
+    );
     for command in ["check", "build"] {
         let mut seconds = Vec::new();
         for run in 0..3 {
@@ -54,7 +61,11 @@ fn cargo(folder: &Path, command: &str) -> Result<(), Box<dyn std::error::Error>>
         .env_remove("CARGO_TARGET_DIR")
         .current_dir(folder)
         .status()?;
-    if status.success() { Ok(()) } else { Err(format!("cargo {command} failed").into()) }
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!("cargo {command} failed").into())
+    }
 }
 
 fn manifest(here: &Path) -> String {
