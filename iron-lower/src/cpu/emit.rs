@@ -1,6 +1,6 @@
 //! The state of code generation, and values as threads side by side hold them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{F32, F32X4, F64, I8, I8X16, I32, I32X4, I64};
@@ -27,7 +27,10 @@ pub(super) struct CpuError {
 impl CpuError {
     /// There is no such operation.
     pub fn no(what: String) -> CpuError {
-        CpuError { message: format!("there is no {what} in machine code"), span: Span::default() }
+        CpuError {
+            message: format!("there is no {what} in machine code"),
+            span: Span::default(),
+        }
     }
 }
 
@@ -41,7 +44,11 @@ pub(super) enum Rep {
     /// The same in all of them; or the one thread's at work.
     Uniform(Slots),
     /// An integer that grows by a constant from thread to thread; `align` divides the base.
-    Affine { base: ir::Value, stride: i64, align: u32 },
+    Affine {
+        base: ir::Value,
+        stride: i64,
+        align: u32,
+    },
     /// Four threads' scalars of at most 32 bits, side by side.
     Packed(ir::Value),
     /// Each thread's own.
@@ -96,6 +103,8 @@ pub(super) struct Emitter<'k, 'f> {
     pub mode: Mode,
     /// The first thread at work, `I32`.
     pub thread: ir::Value,
+    /// Loop indices and checked indices: never negative numbers in disguise.
+    pub counters: HashSet<Value>,
     pub env: Vec<Option<Rep>>,
     /// Transposed vectors: for each of four lanes, four threads' scalars.
     pub columns: HashMap<Value, Vec<ir::Value>>,
@@ -137,9 +146,16 @@ impl<'k> Emitter<'k, '_> {
     pub fn constant(&self, value: ir::Value) -> Option<i64> {
         let inst = self.b.func.dfg.value_def(value).inst()?;
         match self.b.func.dfg.insts[inst] {
-            ir::InstructionData::UnaryImm { opcode: ir::Opcode::Iconst, imm } => {
+            ir::InstructionData::UnaryImm {
+                opcode: ir::Opcode::Iconst,
+                imm,
+            } => {
                 let narrow = self.b.func.dfg.value_type(value) == I32;
-                Some(if narrow { i64::from(imm.bits() as i32) } else { imm.bits() })
+                Some(if narrow {
+                    i64::from(imm.bits() as i32)
+                } else {
+                    imm.bits()
+                })
             }
             _ => None,
         }
@@ -168,7 +184,17 @@ impl<'k> Emitter<'k, '_> {
     /// Machine types of one thread's value.
     pub fn slot_types(ty: Type) -> Vec<ir::Type> {
         if Self::is_x4(ty) {
-            vec![machine_type(if ty.scalar == Scalar::Bool { Scalar::U32 } else { ty.scalar }, true); usize::from(ty.lanes / 4)]
+            vec![
+                machine_type(
+                    if ty.scalar == Scalar::Bool {
+                        Scalar::U32
+                    } else {
+                        ty.scalar
+                    },
+                    true
+                );
+                usize::from(ty.lanes / 4)
+            ]
         } else {
             vec![machine_type(ty.scalar, false); usize::from(ty.lanes)]
         }
@@ -204,7 +230,11 @@ impl<'k> Emitter<'k, '_> {
 
     /// A scalar as a lane holds it.
     fn lane_form(&mut self, scalar: Scalar, x: ir::Value) -> ir::Value {
-        if scalar == Scalar::Bool { self.b.ins().bmask(I32, x) } else { x }
+        if scalar == Scalar::Bool {
+            self.b.ins().bmask(I32, x)
+        } else {
+            x
+        }
     }
 
     /// Four scalars in one register.
@@ -213,7 +243,10 @@ impl<'k> Emitter<'k, '_> {
             return self.splat(scalar, parts[0]);
         }
         let parts = parts.map(|x| self.lane_form(scalar, x));
-        let mut x4 = self.b.ins().scalar_to_vector(Self::packed_type(scalar), parts[0]);
+        let mut x4 = self
+            .b
+            .ins()
+            .scalar_to_vector(Self::packed_type(scalar), parts[0]);
         for (lane, part) in parts.iter().enumerate().skip(1) {
             x4 = self.b.ins().insertlane(x4, *part, lane as u8);
         }
@@ -289,14 +322,19 @@ impl<'k> Emitter<'k, '_> {
             let rep = rep.clone();
             return Ok(match (self.mode, &rep) {
                 (_, Rep::Uniform(_)) | (Mode::Four, _) => rep,
-                (Mode::Lane(lane), _) => Rep::Uniform(self.slots_of(&rep, self.kernel.ty(value), lane)),
-                (Mode::Group | Mode::One, _) => Rep::Uniform(self.slots_of(&rep, self.kernel.ty(value), 0)),
+                (Mode::Lane(lane), _) => {
+                    Rep::Uniform(self.slots_of(&rep, self.kernel.ty(value), lane))
+                }
+                (Mode::Group | Mode::One, _) => {
+                    Rep::Uniform(self.slots_of(&rep, self.kernel.ty(value), 0))
+                }
             });
         }
         if self.mode == Mode::Group && self.plan.spilled.contains(&value) {
             // The workgroup as a whole goes by its first thread.
             let zero = self.i32(0);
-            let slots = self.load_threads(self.layout.values[&value], self.kernel.ty(value), zero)?;
+            let slots =
+                self.load_threads(self.layout.values[&value], self.kernel.ty(value), zero)?;
             return Ok(Rep::Uniform(slots));
         }
         let op = &self.kernel.values[value].op;
@@ -343,8 +381,10 @@ impl<'k> Emitter<'k, '_> {
         let types: Vec<Type> = args.iter().map(|(_, ty)| *ty).collect();
         let mut lanes: [Slots; 4] = Default::default();
         for (lane, out) in lanes.iter_mut().enumerate() {
-            let slots: Vec<Slots> =
-                args.iter().map(|(rep, ty)| self.slots_of(rep, *ty, lane as u8)).collect();
+            let slots: Vec<Slots> = args
+                .iter()
+                .map(|(rep, ty)| self.slots_of(rep, *ty, lane as u8))
+                .collect();
             *out = self.apply_slots(calc, &slots, &types, ty)?;
         }
         Ok(Rep::Lanes(Box::new(lanes)))
@@ -372,7 +412,11 @@ impl<'k> Emitter<'k, '_> {
             for slot in 0..usize::from(ty.lanes / 4) {
                 let mut parts = Vec::with_capacity(args.len());
                 for (slots, t) in args.iter().zip(types) {
-                    parts.push(if Self::is_x4(*t) { slots[slot] } else { slots[0] });
+                    parts.push(if Self::is_x4(*t) {
+                        slots[slot]
+                    } else {
+                        slots[0]
+                    });
                 }
                 let scalar_select = matches!(calc, Calc::Select) && !Self::is_x4(types[0]);
                 out.push(if scalar_select {
@@ -403,46 +447,134 @@ impl<'k> Emitter<'k, '_> {
             Rep::Uniform(slots) => this.constant(slots[0]),
             _ => None,
         };
-        let align_of = |n: i64| if n == 0 { 1 << 16 } else { 1u32 << n.trailing_zeros().min(16) };
+        let align_of = |n: i64| {
+            if n == 0 {
+                1 << 16
+            } else {
+                1u32 << n.trailing_zeros().min(16)
+            }
+        };
         let uniform_align = |this: &Self, rep: &Rep| constant(this, rep).map_or(1, align_of);
         match (op, a, b) {
-            (BinaryOp::Add, Rep::Affine { base, stride, align }, Rep::Uniform(u))
-            | (BinaryOp::Add, Rep::Uniform(u), Rep::Affine { base, stride, align }) => {
+            (
+                BinaryOp::Add,
+                Rep::Affine {
+                    base,
+                    stride,
+                    align,
+                },
+                Rep::Uniform(u),
+            )
+            | (
+                BinaryOp::Add,
+                Rep::Uniform(u),
+                Rep::Affine {
+                    base,
+                    stride,
+                    align,
+                },
+            ) => {
                 let other = uniform_align(self, &Rep::Uniform(u.clone()));
                 let base = self.b.ins().iadd(*base, u[0]);
-                Some(Rep::Affine { base, stride: *stride, align: (*align).min(other) })
+                Some(Rep::Affine {
+                    base,
+                    stride: *stride,
+                    align: (*align).min(other),
+                })
             }
             (
                 BinaryOp::Add,
-                Rep::Affine { base, stride, align },
-                Rep::Affine { base: base2, stride: stride2, align: align2 },
+                Rep::Affine {
+                    base,
+                    stride,
+                    align,
+                },
+                Rep::Affine {
+                    base: base2,
+                    stride: stride2,
+                    align: align2,
+                },
             ) => {
                 let base = self.b.ins().iadd(*base, *base2);
-                Some(Rep::Affine { base, stride: stride + stride2, align: (*align).min(*align2) })
+                Some(Rep::Affine {
+                    base,
+                    stride: stride + stride2,
+                    align: (*align).min(*align2),
+                })
             }
-            (BinaryOp::Sub, Rep::Affine { base, stride, align }, Rep::Uniform(u)) => {
+            (
+                BinaryOp::Sub,
+                Rep::Affine {
+                    base,
+                    stride,
+                    align,
+                },
+                Rep::Uniform(u),
+            ) => {
                 let other = uniform_align(self, b);
                 let base = self.b.ins().isub(*base, u[0]);
-                Some(Rep::Affine { base, stride: *stride, align: (*align).min(other) })
+                Some(Rep::Affine {
+                    base,
+                    stride: *stride,
+                    align: (*align).min(other),
+                })
             }
-            (BinaryOp::Mul, Rep::Affine { base, stride, align }, u @ Rep::Uniform(v))
-            | (BinaryOp::Mul, u @ Rep::Uniform(v), Rep::Affine { base, stride, align }) => {
+            (
+                BinaryOp::Mul,
+                Rep::Affine {
+                    base,
+                    stride,
+                    align,
+                },
+                u @ Rep::Uniform(v),
+            )
+            | (
+                BinaryOp::Mul,
+                u @ Rep::Uniform(v),
+                Rep::Affine {
+                    base,
+                    stride,
+                    align,
+                },
+            ) => {
                 let n = constant(self, u)?;
                 let base = self.b.ins().imul(*base, v[0]);
                 let align = align.saturating_mul(align_of(n)).min(1 << 16);
-                Some(Rep::Affine { base, stride: stride * n, align })
+                Some(Rep::Affine {
+                    base,
+                    stride: stride * n,
+                    align,
+                })
             }
-            (BinaryOp::Shl, Rep::Affine { base, stride, align }, u @ Rep::Uniform(v)) => {
+            (
+                BinaryOp::Shl,
+                Rep::Affine {
+                    base,
+                    stride,
+                    align,
+                },
+                u @ Rep::Uniform(v),
+            ) => {
                 let n = constant(self, u)?;
                 if !(0..16).contains(&n) {
                     return None;
                 }
                 let base = self.b.ins().ishl(*base, v[0]);
-                Some(Rep::Affine { base, stride: stride << n, align: (align << n).min(1 << 16) })
+                Some(Rep::Affine {
+                    base,
+                    stride: stride << n,
+                    align: (align << n).min(1 << 16),
+                })
             }
-            (BinaryOp::Div | BinaryOp::Rem | BinaryOp::Shr | BinaryOp::And, Rep::Affine { base, stride, align }, u)
-                if !scalar.is_signed() =>
-            {
+            (
+                BinaryOp::Div | BinaryOp::Rem | BinaryOp::Shr | BinaryOp::And,
+                Rep::Affine {
+                    base,
+                    stride,
+                    align,
+                },
+                u,
+            ) if !scalar.is_signed() => {
                 let n = constant(self, u)?;
                 let unit = match op {
                     BinaryOp::Shr if (0..16).contains(&n) => 1i64 << n,
@@ -465,7 +597,11 @@ impl<'k> Emitter<'k, '_> {
                 } else {
                     let mask = self.b.ins().iconst(ty, unit - 1);
                     let base = self.b.ins().band(*base, mask);
-                    Some(Rep::Affine { base, stride: *stride, align: *align })
+                    Some(Rep::Affine {
+                        base,
+                        stride: *stride,
+                        align: *align,
+                    })
                 }
             }
             _ => None,
@@ -475,7 +611,10 @@ impl<'k> Emitter<'k, '_> {
     /// Bytes of two registers picked by constant positions.
     fn shuffle_words(&mut self, a: ir::Value, b: ir::Value, words: [u8; 4]) -> ir::Value {
         let ty = self.b.func.dfg.value_type(a);
-        let bytes: Vec<u8> = words.iter().flat_map(|w| (0..4).map(move |i| w * 4 + i)).collect();
+        let bytes: Vec<u8> = words
+            .iter()
+            .flat_map(|w| (0..4).map(move |i| w * 4 + i))
+            .collect();
         let mask = self.b.func.dfg.immediates.push(bytes.into());
         let (a, b) = (self.cast(I8X16, a), self.cast(I8X16, b));
         let x = self.b.ins().shuffle(a, b, mask);
@@ -484,7 +623,10 @@ impl<'k> Emitter<'k, '_> {
 
     /// Pairs of neighbours apart: the even words of `a` and `b`, and the odd ones.
     pub fn unzip(&mut self, a: ir::Value, b: ir::Value) -> [ir::Value; 2] {
-        [self.shuffle_words(a, b, [0, 2, 4, 6]), self.shuffle_words(a, b, [1, 3, 5, 7])]
+        [
+            self.shuffle_words(a, b, [0, 2, 4, 6]),
+            self.shuffle_words(a, b, [1, 3, 5, 7]),
+        ]
     }
 
     /// Rows become columns.
@@ -502,9 +644,18 @@ impl<'k> Emitter<'k, '_> {
     }
 
     /// Calls a function of `support`.
-    pub fn call_math(&mut self, name: &str, scalar: Scalar, args: &[ir::Value]) -> Result<ir::Value, CpuError> {
+    pub fn call_math(
+        &mut self,
+        name: &str,
+        scalar: Scalar,
+        args: &[ir::Value],
+    ) -> Result<ir::Value, CpuError> {
         let conversion = name.contains("_to_");
-        let symbol = if conversion { name.to_string() } else { format!("{name}_{}", scalar.name()) };
+        let symbol = if conversion {
+            name.to_string()
+        } else {
+            format!("{name}_{}", scalar.name())
+        };
         let input = match name.split('_').next() {
             Some("i64" | "u64") => I64,
             _ if scalar == Scalar::F64 => F64,
@@ -517,17 +668,29 @@ impl<'k> Emitter<'k, '_> {
     }
 
     /// A function of `support`, declared once.
-    pub fn function(&mut self, symbol: &str, inputs: &[ir::Type], outputs: &[ir::Type]) -> Result<FuncRef, CpuError> {
+    pub fn function(
+        &mut self,
+        symbol: &str,
+        inputs: &[ir::Type],
+        outputs: &[ir::Type],
+    ) -> Result<FuncRef, CpuError> {
         if let Some(function) = self.functions.get(symbol) {
             return Ok(*function);
         }
         let mut signature = Signature::new(self.module.target_config().default_call_conv);
-        signature.params.extend(inputs.iter().map(|&ty| AbiParam::new(ty)));
-        signature.returns.extend(outputs.iter().map(|&ty| AbiParam::new(ty)));
+        signature
+            .params
+            .extend(inputs.iter().map(|&ty| AbiParam::new(ty)));
+        signature
+            .returns
+            .extend(outputs.iter().map(|&ty| AbiParam::new(ty)));
         let id = self
             .module
             .declare_function(symbol, Linkage::Import, &signature)
-            .map_err(|e| CpuError { message: e.to_string(), span: Span::default() })?;
+            .map_err(|e| CpuError {
+                message: e.to_string(),
+                span: Span::default(),
+            })?;
         let function = self.module.declare_func_in_func(id, self.b.func);
         self.functions.insert(symbol.to_string(), function);
         Ok(function)

@@ -25,7 +25,11 @@ impl<'k> Emitter<'k, '_> {
                 }
                 Node::Run(run) => self.run(run)?,
                 Node::Exchange(line) => self.exchange(line)?,
-                Node::If { condition, then_nodes, else_nodes } => {
+                Node::If {
+                    condition,
+                    then_nodes,
+                    else_nodes,
+                } => {
                     let condition = self.truth(*condition)?;
                     let blocks = [self.b.create_block(), self.b.create_block()];
                     let merge = self.b.create_block();
@@ -46,7 +50,13 @@ impl<'k> Emitter<'k, '_> {
                         return Ok(false);
                     }
                 }
-                Node::For { index, start, end, step, body } => {
+                Node::For {
+                    index,
+                    start,
+                    end,
+                    step,
+                    body,
+                } => {
                     let scalar = self.ty(*index).scalar;
                     let (start, end) = (self.scalar(*start)?, self.scalar(*end)?);
                     let step = self.scalar(*step)?;
@@ -55,8 +65,11 @@ impl<'k> Emitter<'k, '_> {
                     let exit = self.b.create_block();
                     let machine = self.b.func.dfg.value_type(start);
                     self.b.append_block_param(head, machine);
-                    let code =
-                        if scalar.is_signed() { IntCC::SignedLessThan } else { IntCC::UnsignedLessThan };
+                    let code = if scalar.is_signed() {
+                        IntCC::SignedLessThan
+                    } else {
+                        IntCC::UnsignedLessThan
+                    };
                     let enters = self.b.ins().icmp(code, start, end);
                     self.b.ins().brif(enters, head, &[start.into()], exit, &[]);
                     self.b.switch_to_block(head);
@@ -94,7 +107,11 @@ impl<'k> Emitter<'k, '_> {
                     let Some(targets) = self.loops.last().copied() else {
                         return Err(CpuError::no("loop around a `break`".into()));
                     };
-                    let to = if matches!(node, Node::Break) { targets.exit } else { targets.next };
+                    let to = if matches!(node, Node::Break) {
+                        targets.exit
+                    } else {
+                        targets.next
+                    };
                     self.b.ins().jump(to, &[]);
                     return Ok(false);
                 }
@@ -110,12 +127,30 @@ impl<'k> Emitter<'k, '_> {
     fn exchange(&mut self, line: &Line<'k>) -> Result<(), CpuError> {
         let (stmt, span) = *line;
         let (result, value, argument, kind) = match stmt {
-            Stmt::Group { result, op, reduce, value, argument } => {
-                (*result, *value, *argument, Kind::Group(*op, reduce.unwrap_or(ReduceOp::Sum)))
-            }
-            Stmt::Subgroup { result, op, reduce, value, argument } => {
-                (*result, *value, *argument, Kind::Subgroup(*op, reduce.unwrap_or(ReduceOp::Sum)))
-            }
+            Stmt::Group {
+                result,
+                op,
+                reduce,
+                value,
+                argument,
+            } => (
+                *result,
+                *value,
+                *argument,
+                Kind::Group(*op, reduce.unwrap_or(ReduceOp::Sum)),
+            ),
+            Stmt::Subgroup {
+                result,
+                op,
+                reduce,
+                value,
+                argument,
+            } => (
+                *result,
+                *value,
+                *argument,
+                Kind::Subgroup(*op, reduce.unwrap_or(ReduceOp::Sum)),
+            ),
             _ => return Ok(()),
         };
         let ty = self.ty(value);
@@ -193,7 +228,11 @@ impl<'k> Emitter<'k, '_> {
             n /= 2;
         }
         if n < 4 {
-            let word = if scalar == Scalar::F32 { ir::types::F32 } else { I32 };
+            let word = if scalar == Scalar::F32 {
+                ir::types::F32
+            } else {
+                I32
+            };
             let a = self.b.ins().load(word, flags, area, 0);
             let a = self.as_scalar(scalar, a);
             if n == 1 {
@@ -203,8 +242,9 @@ impl<'k> Emitter<'k, '_> {
             let b = self.as_scalar(scalar, b);
             return self.calc(calc, false, &[a, b]);
         }
-        let mut words: Vec<ir::Value> =
-            (0..n / 4).map(|i| self.b.ins().load(packed, flags, area, (i * 16) as i32)).collect();
+        let mut words: Vec<ir::Value> = (0..n / 4)
+            .map(|i| self.b.ins().load(packed, flags, area, (i * 16) as i32))
+            .collect();
         while words.len() > 1 {
             let mut half = Vec::with_capacity(words.len() / 2);
             for pair in words.chunks_exact(2) {
@@ -267,11 +307,11 @@ impl<'k> Emitter<'k, '_> {
             self.each_thread(threads, |this, thread| {
                 let slots = this.load_threads(area, ty, thread)?;
                 let x = this.component(ty, &slots, lane);
-                let x = this.to_word(ty.scalar, x);
+                let x = this.as_word(ty.scalar, x);
                 this.store_word(values, thread, x);
                 if let Some(argument) = argument {
                     let x = this.load_threads(argument_area, argument, thread)?[0];
-                    let x = this.to_word(argument.scalar, x);
+                    let x = this.as_word(argument.scalar, x);
                     this.store_word(arguments, thread, x);
                 }
                 Ok(())
@@ -289,8 +329,9 @@ impl<'k> Emitter<'k, '_> {
                         this.keep(home, out_ty, &Rep::Uniform(vec![x]));
                     } else {
                         let slots = this.load_threads(home, out_ty, thread)?;
-                        let mut parts: Vec<_> =
-                            (0..out_ty.lanes).map(|i| this.component(out_ty, &slots, i)).collect();
+                        let mut parts: Vec<_> = (0..out_ty.lanes)
+                            .map(|i| this.component(out_ty, &slots, i))
+                            .collect();
                         parts[usize::from(lane)] = x;
                         let slots = this.compose(out_ty, &parts);
                         this.keep(home, out_ty, &Rep::Uniform(slots));
@@ -335,7 +376,7 @@ impl<'k> Emitter<'k, '_> {
     }
 
     /// A scalar as 64 bits, extended by zeros from its own width.
-    fn to_word(&mut self, scalar: Scalar, x: ir::Value) -> ir::Value {
+    fn as_word(&mut self, scalar: Scalar, x: ir::Value) -> ir::Value {
         if !is_narrow(scalar) {
             return self.cast(I64, x);
         }

@@ -29,7 +29,10 @@ pub(super) struct Scratch {
 /// Bytes that one thread's value takes: 4 for scalars of at most 32 bits, 8 for wide ones, 16
 /// for four lanes.
 pub(super) fn thread_bytes(ty: Type) -> u32 {
-    Emitter::slot_types(ty).iter().map(|t| t.bytes().max(4)).sum()
+    Emitter::slot_types(ty)
+        .iter()
+        .map(|t| t.bytes().max(4))
+        .sum()
 }
 
 impl Scratch {
@@ -57,7 +60,10 @@ impl Scratch {
         let mut spilled: Vec<_> = plan.spilled.iter().copied().collect();
         spilled.sort_unstable_by_key(|v| v.index());
         for value in spilled {
-            values.insert(value, place(threads * u64::from(thread_bytes(kernel.ty(value))))?);
+            values.insert(
+                value,
+                place(threads * u64::from(thread_bytes(kernel.ty(value))))?,
+            );
         }
         let mut locals = HashMap::new();
         let mut stored: Vec<_> = plan.stored_locals.iter().copied().collect();
@@ -73,6 +79,16 @@ impl Scratch {
         let work_arguments = place(threads * 8)?;
         let record = place(64)?;
         let bytes = u32::try_from(end.next_multiple_of(64)).ok()?;
-        (bytes < 1 << 31).then_some(Scratch { arrays, values, locals, exchange, arguments, work, work_arguments, record, bytes })
+        (bytes < 1 << 31).then_some(Scratch {
+            arrays,
+            values,
+            locals,
+            exchange,
+            arguments,
+            work,
+            work_arguments,
+            record,
+            bytes,
+        })
     }
 }

@@ -6,7 +6,7 @@ use cranelift_codegen::ir::{self, AtomicRmwOp, InstBuilder, MemFlagsData};
 use iron_ir::entity::{Handle, Value};
 use iron_ir::kernel::{ParamKind, Space, TensorLayout};
 use iron_ir::op::{AtomicOp, BinaryOp};
-use iron_ir::{Place, Scalar, Stmt, Type};
+use iron_ir::{Op, Place, Scalar, Stmt, Type};
 
 use super::emit::{CpuError, Emitter, Mode, Rep, Slots};
 use super::ops::{Calc, is_narrow};
@@ -33,9 +33,15 @@ impl Emitter<'_, '_> {
         }
         Ok(match rep {
             Rep::Uniform(slots) => Rep::Uniform(vec![self.b.ins().uextend(I64, slots[0])]),
-            Rep::Affine { base, stride, align } => {
-                Rep::Affine { base: self.b.ins().uextend(I64, base), stride, align }
-            }
+            Rep::Affine {
+                base,
+                stride,
+                align,
+            } => Rep::Affine {
+                base: self.b.ins().uextend(I64, base),
+                stride,
+                align,
+            },
             rep => {
                 let lanes = [0, 1, 2, 3].map(|lane| {
                     let x = self.slots_of(&rep, ty, lane)[0];
@@ -50,12 +56,86 @@ impl Emitter<'_, '_> {
         if let Some(rep) = self.affine(op, &a, &b, Scalar::U64) {
             return Ok(rep);
         }
-        self.apply(Calc::Binary(op, Scalar::U64), &[(a, Type::U64), (b, Type::U64)], Type::U64)
+        self.apply(
+            Calc::Binary(op, Scalar::U64),
+            &[(a, Type::U64), (b, Type::U64)],
+            Type::U64,
+        )
     }
 
-    /// Addresses of an access.
-    fn addresses(&mut self, place: Place, indices: &[Value]) -> Result<(Addresses, Scalar), CpuError> {
+    /// An index as a 64-bit part that varies and a constant, which the access's own offset takes.
+    /// Sums and products of 32 bits are widened where nothing in them stands for a negative
+    /// number: an index that is in bounds has then not wrapped.
+    fn index_parts(&mut self, value: Value, depth: u32) -> Result<(Option<Rep>, i64), CpuError> {
         let kernel = self.kernel;
+        let narrow = is_narrow(self.ty(value).scalar);
+        let opens = depth > 0 && (!narrow || self.is_natural(value, 16));
+        let constant = |v: Value| match kernel.constant(v) {
+            Some(c) if c.bits < 1 << 31 => Some(c.bits as i64),
+            _ => None,
+        };
+        match &kernel.values[value].op {
+            Op::Const(_) if constant(value).is_some() => Ok((None, constant(value).unwrap_or(0))),
+            Op::Convert(a) if !narrow && self.ty(*a).scalar == Scalar::U32 => {
+                self.index_parts(*a, depth)
+            }
+            Op::Binary(BinaryOp::Add, a, b) if opens => {
+                let (x, m) = self.index_parts(*a, depth - 1)?;
+                let (y, n) = self.index_parts(*b, depth - 1)?;
+                let sum = match (x, y) {
+                    (Some(x), Some(y)) => Some(self.combine(BinaryOp::Add, x, y)?),
+                    (x, y) => x.or(y),
+                };
+                Ok((sum, m.wrapping_add(n)))
+            }
+            Op::Binary(BinaryOp::Mul | BinaryOp::Shl, a, b) if opens => {
+                let shift = matches!(kernel.values[value].op, Op::Binary(BinaryOp::Shl, ..));
+                let (of, by) = match (constant(*a), constant(*b)) {
+                    (_, Some(n)) if shift && n < 31 => (*a, 1i64 << n),
+                    (_, Some(n)) if !shift => (*a, n),
+                    (Some(n), None) if !shift => (*b, n),
+                    _ => return Ok((Some(self.wide(value)?), 0)),
+                };
+                let (x, m) = self.index_parts(of, depth - 1)?;
+                let factor = Rep::Uniform(vec![self.i64(by)]);
+                let x = x
+                    .map(|x| self.combine(BinaryOp::Mul, x, factor))
+                    .transpose()?;
+                Ok((x, m.wrapping_mul(by)))
+            }
+            _ => Ok((Some(self.wide(value)?), 0)),
+        }
+    }
+
+    /// Whether a 32-bit value is surely no negative number in disguise, nor made from one.
+    fn is_natural(&self, value: Value, depth: u32) -> bool {
+        if depth == 0 || self.ty(value).scalar != Scalar::U32 {
+            return false;
+        }
+        let natural = |v: &Value| self.is_natural(*v, depth - 1);
+        match &self.kernel.values[value].op {
+            Op::Const(c) => c.bits < 1 << 31,
+            Op::Dim(_) | Op::Builtin(..) => true,
+            // Loop indices and checked indices; both come from bounds.
+            Op::Result => self.counters.contains(&value),
+            Op::Binary(op, a, b) => match op {
+                BinaryOp::Add | BinaryOp::Mul | BinaryOp::Shl | BinaryOp::Max => {
+                    natural(a) && natural(b)
+                }
+                BinaryOp::Div | BinaryOp::Shr => natural(a),
+                BinaryOp::Rem | BinaryOp::And | BinaryOp::Min => natural(a) || natural(b),
+                _ => false,
+            },
+            Op::Select(_, a, b) => natural(a) && natural(b),
+            Op::Convert(a) => matches!(self.ty(*a).scalar, Scalar::U8 | Scalar::U16 | Scalar::Bool),
+            _ => false,
+        }
+    }
+
+    /// Addresses of an access, and the bytes to add to each.
+    fn addresses(&mut self, place: Place, indices: &[Value]) -> Result<(Addresses, i64), CpuError> {
+        let kernel = self.kernel;
+        let mut constant = 0;
         let (base, scalar, element) = match place {
             Place::Flat(param) | Place::Tensor(param) => {
                 let ParamKind::Tensor(tensor) = &kernel.params[param].kind else {
@@ -66,11 +146,14 @@ impl Emitter<'_, '_> {
                 };
                 let mut element = Rep::Uniform(vec![self.i64(0)]);
                 if let Place::Flat(_) = place {
-                    element = self.wide(indices[0])?;
+                    let (part, n) = self.index_parts(indices[0], 12)?;
+                    constant = n;
+                    element = part.unwrap_or(element);
                 } else {
                     for (axis, &index) in indices.iter().enumerate() {
                         let mut part = self.wide(index)?;
-                        let unit = tensor.layout == TensorLayout::RowMajor && axis + 1 == indices.len();
+                        let unit =
+                            tensor.layout == TensorLayout::RowMajor && axis + 1 == indices.len();
                         if !unit && let Some(&stride) = self.strides.get(&(param, axis as u8)) {
                             part = self.combine(BinaryOp::Mul, part, Rep::Uniform(vec![stride]))?;
                         }
@@ -81,16 +164,32 @@ impl Emitter<'_, '_> {
             }
             Place::Array(array) => {
                 let data = &kernel.arrays[array];
-                let base = self.add_const(self.scratch, i64::from(self.layout.arrays[array.index()]));
-                let mut element = self.wide(indices[0])?;
+                let base =
+                    self.add_const(self.scratch, i64::from(self.layout.arrays[array.index()]));
+                let (part, n) = self.index_parts(indices[0], 12)?;
+                constant = n;
+                let mut element = match part {
+                    Some(part) => part,
+                    None => Rep::Uniform(vec![self.i64(0)]),
+                };
                 if data.space == Space::Private {
                     let transient = self.plan.transient_arrays.contains(&array);
-                    let first = if transient { self.i64(0) } else { self.b.ins().uextend(I64, self.thread) };
+                    let first = if transient {
+                        self.i64(0)
+                    } else {
+                        self.b.ins().uextend(I64, self.thread)
+                    };
                     let len = i64::from(data.len);
                     let first = self.b.ins().imul_imm_s(first, len);
                     let own = match self.mode {
-                        Mode::Four => Rep::Affine { base: first, stride: len, align: 1 },
-                        Mode::Lane(lane) => Rep::Uniform(vec![self.add_const(first, len * i64::from(lane))]),
+                        Mode::Four => Rep::Affine {
+                            base: first,
+                            stride: len,
+                            align: 1,
+                        },
+                        Mode::Lane(lane) => {
+                            Rep::Uniform(vec![self.add_const(first, len * i64::from(lane))])
+                        }
                         Mode::One | Mode::Group => Rep::Uniform(vec![first]),
                     };
                     element = self.combine(BinaryOp::Add, own, element)?;
@@ -99,72 +198,98 @@ impl Emitter<'_, '_> {
             }
         };
         let size = i64::from(scalar.bytes());
+        // An offset that does not fit an access's own is added to the base.
+        let mut offset = constant.wrapping_mul(size);
+        let mut base = base;
+        if !(-(1 << 30)..1 << 30).contains(&offset) {
+            base = self.add_const(base, offset);
+            offset = 0;
+        }
         let address = |this: &mut Self, x: ir::Value| {
             let bytes = this.b.ins().imul_imm_s(x, size);
             this.b.ins().iadd(base, bytes)
         };
         Ok(match element {
-            Rep::Uniform(slots) => (Addresses::One(address(self, slots[0])), scalar),
-            Rep::Affine { base: first, stride, .. } => {
-                (Addresses::Apart(address(self, first), stride * size), scalar)
-            }
+            Rep::Uniform(slots) => (Addresses::One(address(self, slots[0])), offset),
+            Rep::Affine {
+                base: first,
+                stride,
+                ..
+            } => (
+                Addresses::Apart(address(self, first), stride * size),
+                offset,
+            ),
             rep => {
                 let each = [0, 1, 2, 3].map(|lane| {
                     let x = self.slots_of(&rep, Type::U64, lane)[0];
                     address(self, x)
                 });
-                (Addresses::Each(each), scalar)
+                (Addresses::Each(each), offset)
             }
         })
     }
 
     /// Emits a load.
-    pub(super) fn load(&mut self, place: Place, indices: &[Value], ty: Type) -> Result<Rep, CpuError> {
-        let (addresses, _) = self.addresses(place, indices)?;
+    pub(super) fn load(
+        &mut self,
+        place: Place,
+        indices: &[Value],
+        ty: Type,
+    ) -> Result<Rep, CpuError> {
+        let (addresses, offset) = self.addresses(place, indices)?;
         Ok(match addresses {
-            Addresses::One(at) => Rep::Uniform(self.load_slots(at, 0, ty)),
+            Addresses::One(at) => Rep::Uniform(self.load_slots(at, offset as i32, ty)),
             Addresses::Apart(at, step) if Self::packs(ty) && step == i64::from(ty.bytes()) => {
-                Rep::Packed(self.load_slots(at, 0, ty.scalar.x(4))[0])
+                Rep::Packed(self.load_slots(at, offset as i32, ty.scalar.x(4))[0])
             }
             Addresses::Apart(at, step) => Rep::Lanes(Box::new([0, 1, 2, 3].map(|lane| {
-                let offset = lane * step;
-                match i32::try_from(offset) {
-                    Ok(offset) => self.load_slots(at, offset, ty),
-                    Err(_) => {
-                        let at = self.add_const(at, offset);
-                        self.load_slots(at, 0, ty)
-                    }
-                }
+                let (at, offset) = self.apart(at, offset, lane * step);
+                self.load_slots(at, offset, ty)
             }))),
-            Addresses::Each(each) => Rep::Lanes(Box::new(each.map(|at| self.load_slots(at, 0, ty)))),
+            Addresses::Each(each) => Rep::Lanes(Box::new(
+                each.map(|at| self.load_slots(at, offset as i32, ty)),
+            )),
         })
     }
 
+    /// An address and offset for one of four threads.
+    fn apart(&mut self, at: ir::Value, offset: i64, step: i64) -> (ir::Value, i32) {
+        match i32::try_from(offset + step) {
+            Ok(offset) => (at, offset),
+            Err(_) => (self.add_const(at, step), offset as i32),
+        }
+    }
+
     /// Emits a store.
-    pub(super) fn store(&mut self, place: Place, indices: &[Value], value: Value) -> Result<(), CpuError> {
+    pub(super) fn store(
+        &mut self,
+        place: Place,
+        indices: &[Value],
+        value: Value,
+    ) -> Result<(), CpuError> {
         let (rep, ty) = (self.get(value)?, self.ty(value));
-        let (addresses, _) = self.addresses(place, indices)?;
+        let (addresses, offset) = self.addresses(place, indices)?;
         match addresses {
             // One place for all: the last thread's value stays.
             Addresses::One(at) => {
                 let slots = self.slots_of(&rep, ty, 3);
-                self.store_slots(at, 0, ty, &slots);
+                self.store_slots(at, offset as i32, ty, &slots);
             }
             Addresses::Apart(at, step) if Self::packs(ty) && step == i64::from(ty.bytes()) => {
                 let x4 = self.pack(&rep, ty);
-                self.store_slots(at, 0, ty.scalar.x(4), &[x4]);
+                self.store_slots(at, offset as i32, ty.scalar.x(4), &[x4]);
             }
             Addresses::Apart(at, step) => {
                 for lane in 0..4 {
                     let slots = self.slots_of(&rep, ty, lane);
-                    let at = self.add_const(at, i64::from(lane) * step);
-                    self.store_slots(at, 0, ty, &slots);
+                    let (at, offset) = self.apart(at, offset, i64::from(lane) * step);
+                    self.store_slots(at, offset, ty, &slots);
                 }
             }
             Addresses::Each(each) => {
                 for (lane, at) in each.into_iter().enumerate() {
                     let slots = self.slots_of(&rep, ty, lane as u8);
-                    self.store_slots(at, 0, ty, &slots);
+                    self.store_slots(at, offset as i32, ty, &slots);
                 }
             }
         }
@@ -187,7 +312,9 @@ impl Emitter<'_, '_> {
                 .map(|slot| self.load_four(at, offset + slot * 4 * size, ty.scalar))
                 .collect();
         }
-        (0..i32::from(ty.lanes)).map(|lane| self.load_one(at, offset + lane * size, ty.scalar)).collect()
+        (0..i32::from(ty.lanes))
+            .map(|lane| self.load_one(at, offset + lane * size, ty.scalar))
+            .collect()
     }
 
     fn load_one(&mut self, at: ir::Value, offset: i32, scalar: Scalar) -> ir::Value {
@@ -213,7 +340,10 @@ impl Emitter<'_, '_> {
     /// Loads four neighbours as lanes.
     fn load_four(&mut self, at: ir::Value, offset: i32, scalar: Scalar) -> ir::Value {
         match (scalar.bytes(), scalar) {
-            (4, _) => self.b.ins().load(Self::packed_type(scalar), flags(), at, offset),
+            (4, _) => self
+                .b
+                .ins()
+                .load(Self::packed_type(scalar), flags(), at, offset),
             (2, Scalar::I16) => self.b.ins().sload16x4(flags(), at, offset),
             (2, _) => self.b.ins().uload16x4(flags(), at, offset),
             _ => {
@@ -272,7 +402,11 @@ impl Emitter<'_, '_> {
             x
         };
         let signed = scalar.is_signed();
-        let words = if signed { self.b.ins().snarrow(x, x) } else { self.b.ins().unarrow(x, x) };
+        let words = if signed {
+            self.b.ins().snarrow(x, x)
+        } else {
+            self.b.ins().unarrow(x, x)
+        };
         if scalar.bytes() == 2 {
             let x = self.cast(I64X2, words);
             let x = self.b.ins().extractlane(x, 0);
@@ -280,7 +414,11 @@ impl Emitter<'_, '_> {
             return;
         }
         let words = self.cast(I16X8, words);
-        let bytes = if signed { self.b.ins().snarrow(words, words) } else { self.b.ins().unarrow(words, words) };
+        let bytes = if signed {
+            self.b.ins().snarrow(words, words)
+        } else {
+            self.b.ins().unarrow(words, words)
+        };
         let x = self.cast(I32X4, bytes);
         let x = self.b.ins().extractlane(x, 0);
         self.b.ins().store(flags(), x, at, offset);
@@ -288,24 +426,35 @@ impl Emitter<'_, '_> {
 
     /// Emits an atomic, thread after thread.
     pub(super) fn atomic(&mut self, stmt: &Stmt) -> Result<(), CpuError> {
-        let Stmt::Atomic { result, op, place, indices, value, compare } = stmt else { return Ok(()) };
+        let Stmt::Atomic {
+            result,
+            op,
+            place,
+            indices,
+            value,
+            compare,
+        } = stmt
+        else {
+            return Ok(());
+        };
         let ty = self.ty(*result);
-        let (addresses, _) = self.addresses(*place, indices)?;
+        let (addresses, offset) = self.addresses(*place, indices)?;
         let value = value.map(|v| self.get(v)).transpose()?;
         let compare = compare.map(|v| self.get(v)).transpose()?;
         let threads = if self.mode == Mode::Four { 4 } else { 1 };
         let mut lanes: [Slots; 4] = Default::default();
         for lane in 0..threads {
             let at = match &addresses {
-                Addresses::One(at) => *at,
-                Addresses::Apart(at, step) => self.add_const(*at, i64::from(lane) * step),
-                Addresses::Each(each) => each[usize::from(lane)],
+                Addresses::One(at) => self.add_const(*at, offset),
+                Addresses::Apart(at, step) => self.add_const(*at, offset + i64::from(lane) * step),
+                Addresses::Each(each) => self.add_const(each[usize::from(lane)], offset),
             };
             let operand = value.as_ref().map(|rep| self.slots_of(rep, ty, lane)[0]);
             let expected = compare.as_ref().map(|rep| self.slots_of(rep, ty, lane)[0]);
             // One thread of the machine runs a workgroup, so that shared memory needs no lock.
             let shared = matches!(place, Place::Array(_));
-            lanes[usize::from(lane)] = vec![self.atomic_one(*op, ty.scalar, at, operand, expected, shared)?];
+            lanes[usize::from(lane)] =
+                vec![self.atomic_one(*op, ty.scalar, at, operand, expected, shared)?];
         }
         let rep = if threads == 4 {
             Rep::Lanes(Box::new(lanes))
@@ -414,7 +563,12 @@ impl Emitter<'_, '_> {
     }
 
     /// Loads the value that one thread left in an area of scratch memory.
-    pub(super) fn load_threads(&mut self, area: u32, ty: Type, thread: ir::Value) -> Result<Slots, CpuError> {
+    pub(super) fn load_threads(
+        &mut self,
+        area: u32,
+        ty: Type,
+        thread: ir::Value,
+    ) -> Result<Slots, CpuError> {
         let threads = self.kernel.contract.threads();
         let mut offset = area;
         let mut slots = Vec::new();
@@ -441,7 +595,12 @@ impl Emitter<'_, '_> {
         }
         if Self::packs(ty) {
             let at = self.thread_address(area, self.thread, 4);
-            return Ok(Rep::Packed(self.b.ins().load(Self::packed_type(ty.scalar), flags(), at, 0)));
+            return Ok(Rep::Packed(self.b.ins().load(
+                Self::packed_type(ty.scalar),
+                flags(),
+                at,
+                0,
+            )));
         }
         let mut lanes: [Slots; 4] = Default::default();
         for (lane, out) in lanes.iter_mut().enumerate() {
@@ -466,7 +625,11 @@ impl Emitter<'_, '_> {
             let mut offset = area;
             for x in self.slots_of(rep, ty, lane) {
                 let machine = self.b.func.dfg.value_type(x);
-                let x = if machine == I8 { self.b.ins().bmask(I32, x) } else { x };
+                let x = if machine == I8 {
+                    self.b.ins().bmask(I32, x)
+                } else {
+                    x
+                };
                 let bytes = machine.bytes().max(4);
                 let at = self.thread_address(offset, thread, bytes);
                 self.b.ins().store(flags(), x, at, 0);

@@ -16,6 +16,7 @@
 //! make loads and stores of one register. Where the threads part, at a branch or at the last
 //! turn of a loop, each goes on alone and they meet behind the statement.
 
+mod convert;
 mod emit;
 mod groups;
 mod layout;
@@ -24,9 +25,10 @@ mod ops;
 mod plan;
 mod support;
 mod threads;
+mod uniformity;
 mod value;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use cranelift_codegen::ir::types::{I32, I64};
 use cranelift_codegen::ir::{AbiParam, InstBuilder};
@@ -34,9 +36,10 @@ use cranelift_codegen::settings::{self, Configurable};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use cranelift_jit::{JITBuilder, JITModule};
 use cranelift_module::{Linkage, Module};
-use iron_ir::Handle;
+use iron_ir::entity::Value;
 use iron_ir::kernel::Kernel;
 use iron_ir::layout::{BlockLayout, FieldKind};
+use iron_ir::{Handle, Stmt};
 
 use crate::LowerError;
 use emit::{CpuError, Emitter, Mode};
@@ -99,13 +102,24 @@ impl std::fmt::Debug for Compiled {
 
 /// Compiles a kernel after the passes.
 pub fn compile(kernel: &Kernel) -> Result<Compiled, LowerError> {
+    Ok(generate(kernel, false)?.0)
+}
+
+/// The code of a kernel after the passes, to be read: Cranelift's IR, then the instructions.
+pub fn listing(kernel: &Kernel) -> Result<String, LowerError> {
+    Ok(generate(kernel, true)?.1)
+}
+
+fn generate(kernel: &Kernel, with_listing: bool) -> Result<(Compiled, String), LowerError> {
     let failed = |message: String| LowerError::Codegen {
         kernel: kernel.full_name(),
         profile: "cpu".into(),
         message,
     };
     if plan::has_grid_barrier(kernel) {
-        return Err(failed("a grid barrier: workgroups run one after another here".into()));
+        return Err(failed(
+            "a grid barrier: workgroups run one after another here".into(),
+        ));
     }
     let plan = Plan::new(kernel);
     let layout = Scratch::new(kernel, &plan)
@@ -115,7 +129,14 @@ pub fn compile(kernel: &Kernel) -> Result<Compiled, LowerError> {
         ("opt_level", "speed"),
         ("is_pic", "false"),
         ("use_colocated_libcalls", "false"),
-        ("enable_verifier", if cfg!(debug_assertions) { "true" } else { "false" }),
+        (
+            "enable_verifier",
+            if cfg!(debug_assertions) {
+                "true"
+            } else {
+                "false"
+            },
+        ),
     ] {
         flags.set(name, value).map_err(|e| failed(e.to_string()))?;
     }
@@ -133,36 +154,73 @@ pub fn compile(kernel: &Kernel) -> Result<Compiled, LowerError> {
         context.func.signature.params.push(AbiParam::new(ty));
     }
     let mut function_context = FunctionBuilderContext::new();
-    emit_function(kernel, &plan, &layout, &mut module, &mut context.func, &mut function_context).map_err(
-        |CpuError { message, span }| LowerError::NotLegalised {
-            kernel: kernel.full_name(),
-            profile: "cpu".into(),
-            what: message,
-            line: span.line,
-        },
-    )?;
-    if std::env::var_os("IRON_CPU_DUMP").is_some() {
-        context.set_disasm(true);
-    }
+    emit_function(
+        kernel,
+        &plan,
+        &layout,
+        &mut module,
+        &mut context.func,
+        &mut function_context,
+    )
+    .map_err(|CpuError { message, span }| LowerError::NotLegalised {
+        kernel: kernel.full_name(),
+        profile: "cpu".into(),
+        what: message,
+        line: span.line,
+    })?;
+    context.set_disasm(with_listing);
     let id = module
-        .declare_function(&kernel.entry_point(), Linkage::Export, &context.func.signature)
+        .declare_function(
+            &kernel.entry_point(),
+            Linkage::Export,
+            &context.func.signature,
+        )
         .map_err(|e| failed(e.to_string()))?;
-    module.define_function(id, &mut context).map_err(|e| failed(format!("{e:?}")))?;
+    module
+        .define_function(id, &mut context)
+        .map_err(|e| failed(format!("{e:?}")))?;
     let compiled = context.compiled_code();
     let code_bytes = compiled.map_or(0, |c| c.code_info().total_size as usize);
-    if let Some(text) = compiled.and_then(|c| c.vcode.as_ref())
-        && let Some(path) = std::env::var_os("IRON_CPU_DUMP")
-    {
-        let file = std::path::Path::new(&path).join(format!("{}.txt", kernel.entry_point()));
-        let text = format!("{}\n{text}", context.func.display());
-        std::fs::write(file, text).map_err(|e| failed(format!("IRON_CPU_DUMP: {e}")))?;
-    }
-    module.finalize_definitions().map_err(|e| failed(e.to_string()))?;
+    let instructions = compiled
+        .and_then(|c| c.vcode.as_deref())
+        .unwrap_or_default();
+    let listing = if with_listing {
+        format!("{}\n{instructions}", context.func.display())
+    } else {
+        String::new()
+    };
+    module
+        .finalize_definitions()
+        .map_err(|e| failed(e.to_string()))?;
     let address = module.get_finalized_function(id);
     // SAFETY: the function was declared with this signature, in the C calling convention that
     // the module's default is on this platform.
     let entry = unsafe { std::mem::transmute::<*const u8, Entry>(address) };
-    Ok(Compiled { entry, scratch_bytes: layout.bytes as usize, code_bytes, module: Some(module) })
+    let scratch_bytes = layout.bytes as usize;
+    Ok((
+        Compiled {
+            entry,
+            scratch_bytes,
+            code_bytes,
+            module: Some(module),
+        },
+        listing,
+    ))
+}
+
+/// Loop indices and checked indices.
+fn counters(kernel: &Kernel) -> HashSet<Value> {
+    let mut found = HashSet::new();
+    kernel.body.walk(&mut |stmt, _| match stmt {
+        Stmt::For { index, .. } => {
+            found.insert(*index);
+        }
+        Stmt::CheckIndex { result, .. } => {
+            found.insert(*result);
+        }
+        _ => {}
+    });
+    found
 }
 
 fn emit_function<'k>(
@@ -227,6 +285,7 @@ fn emit_function<'k>(
         group_count,
         mode: Mode::Group,
         thread,
+        counters: counters(kernel),
         env: vec![None; kernel.values.len()],
         columns: HashMap::new(),
         journal: Vec::new(),

@@ -45,7 +45,8 @@ pub(super) fn machine_type(scalar: Scalar, x4: bool) -> ir::Type {
     }
 }
 
-fn half(scalar: Scalar) -> bool {
+/// `f16` or `bf16`.
+pub(super) fn half(scalar: Scalar) -> bool {
     matches!(scalar, Scalar::F16 | Scalar::BF16)
 }
 
@@ -68,10 +69,16 @@ impl Calc {
             },
             Calc::Binary(op, scalar) => match op {
                 BinaryOp::Div => scalar.is_float() && is_narrow(scalar),
-                BinaryOp::Rem | BinaryOp::Shl | BinaryOp::Shr | BinaryOp::MulHigh | BinaryOp::Pow => false,
+                BinaryOp::Rem
+                | BinaryOp::Shl
+                | BinaryOp::Shr
+                | BinaryOp::MulHigh
+                | BinaryOp::Pow => false,
                 _ => is_narrow(scalar),
             },
-            Calc::ShiftBy(_, scalar) | Calc::Compare(_, scalar) | Calc::Fma(scalar) => is_narrow(scalar),
+            Calc::ShiftBy(_, scalar) | Calc::Compare(_, scalar) | Calc::Fma(scalar) => {
+                is_narrow(scalar)
+            }
             Calc::Select => true,
             Calc::Convert(from, to) => {
                 let float = |s| s == Scalar::F32 || half(s);
@@ -83,14 +90,14 @@ impl Calc {
 }
 
 impl Emitter<'_, '_> {
-    fn splat_const_i(&mut self, x4: bool, n: i64) -> ir::Value {
+    pub(super) fn splat_const_i(&mut self, x4: bool, n: i64) -> ir::Value {
         let n = i64::from(n as i32);
         let c = self.b.ins().iconst(I32, n & 0xFFFF_FFFF);
         if x4 { self.b.ins().splat(I32X4, c) } else { c }
     }
 
     /// An integer constant of a scalar's machine type.
-    fn int(&mut self, scalar: Scalar, x4: bool, n: i64) -> ir::Value {
+    pub(super) fn int(&mut self, scalar: Scalar, x4: bool, n: i64) -> ir::Value {
         match machine_type(scalar, x4) {
             I64 => self.b.ins().iconst(I64, n),
             I8 => self.b.ins().iconst(I8, n & 1),
@@ -99,16 +106,16 @@ impl Emitter<'_, '_> {
     }
 
     /// A float constant.
-    fn float(&mut self, x4: bool, x: f32) -> ir::Value {
+    pub(super) fn float(&mut self, x4: bool, x: f32) -> ir::Value {
         let c = self.b.ins().f32const(x);
         if x4 { self.b.ins().splat(F32X4, c) } else { c }
     }
 
-    fn bits(&mut self, x4: bool, x: ir::Value) -> ir::Value {
+    pub(super) fn bits(&mut self, x4: bool, x: ir::Value) -> ir::Value {
         self.cast(if x4 { I32X4 } else { I32 }, x)
     }
 
-    fn unbits(&mut self, x4: bool, x: ir::Value) -> ir::Value {
+    pub(super) fn unbits(&mut self, x4: bool, x: ir::Value) -> ir::Value {
         self.cast(if x4 { F32X4 } else { F32 }, x)
     }
 
@@ -121,23 +128,23 @@ impl Emitter<'_, '_> {
         self.b.ins().bitcast(ty, flags, x)
     }
 
-    fn shl(&mut self, x: ir::Value, n: i64) -> ir::Value {
+    pub(super) fn shl(&mut self, x: ir::Value, n: i64) -> ir::Value {
         let n = self.b.ins().iconst(I32, n);
         self.b.ins().ishl(x, n)
     }
 
-    fn shr(&mut self, x: ir::Value, n: i64) -> ir::Value {
+    pub(super) fn shr(&mut self, x: ir::Value, n: i64) -> ir::Value {
         let n = self.b.ins().iconst(I32, n);
         self.b.ins().ushr(x, n)
     }
 
-    fn sar(&mut self, x: ir::Value, n: i64) -> ir::Value {
+    pub(super) fn sar(&mut self, x: ir::Value, n: i64) -> ir::Value {
         let n = self.b.ins().iconst(I32, n);
         self.b.ins().sshr(x, n)
     }
 
     /// Brings an integer result back to its width.
-    fn wrap(&mut self, scalar: Scalar, x4: bool, x: ir::Value) -> ir::Value {
+    pub(super) fn wrap(&mut self, scalar: Scalar, x4: bool, x: ir::Value) -> ir::Value {
         if !is_narrow(scalar) || scalar.bytes() == 4 || scalar == Scalar::Bool {
             return x;
         }
@@ -152,7 +159,13 @@ impl Emitter<'_, '_> {
     }
 
     /// `condition ? a : b`; the condition is `I8`, or a mask of lanes.
-    pub(super) fn choose(&mut self, x4: bool, c: ir::Value, a: ir::Value, b: ir::Value) -> ir::Value {
+    pub(super) fn choose(
+        &mut self,
+        x4: bool,
+        c: ir::Value,
+        a: ir::Value,
+        b: ir::Value,
+    ) -> ir::Value {
         if x4 {
             let ty = self.b.func.dfg.value_type(a);
             let c = self.cast(ty, c);
@@ -163,11 +176,20 @@ impl Emitter<'_, '_> {
     }
 
     /// Computes an operation on machine values.
-    pub(super) fn calc(&mut self, calc: Calc, x4: bool, args: &[ir::Value]) -> Result<ir::Value, CpuError> {
+    pub(super) fn calc(
+        &mut self,
+        calc: Calc,
+        x4: bool,
+        args: &[ir::Value],
+    ) -> Result<ir::Value, CpuError> {
         match calc {
             Calc::Unary(op, scalar) if half(scalar) => {
                 if matches!(op, UnaryOp::Neg | UnaryOp::Abs) {
-                    let sign = self.int(Scalar::U32, x4, if op == UnaryOp::Neg { 0x8000 } else { 0x7FFF });
+                    let sign = self.int(
+                        Scalar::U32,
+                        x4,
+                        if op == UnaryOp::Neg { 0x8000 } else { 0x7FFF },
+                    );
                     return Ok(if op == UnaryOp::Neg {
                         self.b.ins().bxor(args[0], sign)
                     } else {
@@ -193,13 +215,20 @@ impl Emitter<'_, '_> {
                 self.calc(Calc::Compare(op, Scalar::F32), x4, &[a, b])
             }
             Calc::Fma(scalar) if half(scalar) => {
-                let args: Vec<_> = args.iter().map(|&x| self.widen_half(scalar, x4, x)).collect();
+                let args: Vec<_> = args
+                    .iter()
+                    .map(|&x| self.widen_half(scalar, x4, x))
+                    .collect();
                 let result = self.calc(Calc::Fma(Scalar::F32), x4, &args)?;
                 Ok(self.narrow_half(scalar, x4, result))
             }
-            Calc::Unary(op, scalar) if scalar.is_float() => self.float_unary(op, scalar, x4, args[0]),
+            Calc::Unary(op, scalar) if scalar.is_float() => {
+                self.float_unary(op, scalar, x4, args[0])
+            }
             Calc::Unary(op, scalar) => self.int_unary(op, scalar, x4, args[0]),
-            Calc::Binary(op, scalar) if scalar.is_float() => self.float_binary(op, scalar, x4, args[0], args[1]),
+            Calc::Binary(op, scalar) if scalar.is_float() => {
+                self.float_binary(op, scalar, x4, args[0], args[1])
+            }
             Calc::Binary(op, scalar) => self.int_binary(op, scalar, x4, args[0], args[1]),
             Calc::ShiftBy(op, scalar) => {
                 let mask = self.b.ins().iconst(I32, i64::from(scalar.bits() - 1));
@@ -209,7 +238,11 @@ impl Emitter<'_, '_> {
                     _ if scalar.is_signed() => self.b.ins().sshr(args[0], count),
                     _ => self.b.ins().ushr(args[0], count),
                 };
-                Ok(if op == BinaryOp::Shl { self.wrap(scalar, x4, x) } else { x })
+                Ok(if op == BinaryOp::Shl {
+                    self.wrap(scalar, x4, x)
+                } else {
+                    x
+                })
             }
             Calc::Compare(op, scalar) => Ok(self.compare(op, scalar, args[0], args[1])),
             Calc::Select => Ok(self.choose(x4, args[0], args[1], args[2])),
@@ -246,14 +279,24 @@ impl Emitter<'_, '_> {
         self.b.ins().icmp(code, a, b)
     }
 
-    fn float_unary(&mut self, op: UnaryOp, scalar: Scalar, x4: bool, a: ir::Value) -> Result<ir::Value, CpuError> {
+    fn float_unary(
+        &mut self,
+        op: UnaryOp,
+        scalar: Scalar,
+        x4: bool,
+        a: ir::Value,
+    ) -> Result<ir::Value, CpuError> {
         let wide = scalar == Scalar::F64;
         Ok(match op {
             UnaryOp::Neg => self.b.ins().fneg(a),
             UnaryOp::Abs => self.b.ins().fabs(a),
             UnaryOp::Sqrt => self.b.ins().sqrt(a),
             UnaryOp::Rsqrt => {
-                let one = if wide { self.b.ins().f64const(1.0) } else { self.float(x4, 1.0) };
+                let one = if wide {
+                    self.b.ins().f64const(1.0)
+                } else {
+                    self.float(x4, 1.0)
+                };
                 let root = self.b.ins().sqrt(a);
                 self.b.ins().fdiv(one, root)
             }
@@ -263,16 +306,15 @@ impl Emitter<'_, '_> {
             UnaryOp::RoundEven => self.b.ins().nearest(a),
             UnaryOp::IsNan => self.b.ins().fcmp(FloatCC::Unordered, a, a),
             UnaryOp::IsFinite => {
-                let limit =
-                    if wide { self.b.ins().f64const(f64::INFINITY) } else { self.float(x4, f32::INFINITY) };
+                let limit = if wide {
+                    self.b.ins().f64const(f64::INFINITY)
+                } else {
+                    self.float(x4, f32::INFINITY)
+                };
                 let size = self.b.ins().fabs(a);
                 self.b.ins().fcmp(FloatCC::LessThan, size, limit)
             }
-            UnaryOp::Exp if !wide => {
-                let log2e = self.float(x4, std::f32::consts::LOG2_E);
-                let turns = self.b.ins().fmul(a, log2e);
-                self.exp(x4, a, turns, [0.693_145_75, 1.428_606_8e-6])
-            }
+            UnaryOp::Exp if !wide => self.exp(x4, a),
             UnaryOp::Exp2 if !wide => self.exp2(x4, a),
             UnaryOp::Exp
             | UnaryOp::Exp2
@@ -286,94 +328,10 @@ impl Emitter<'_, '_> {
             | UnaryOp::CountOnes
             | UnaryOp::LeadingZeros
             | UnaryOp::TrailingZeros
-            | UnaryOp::ReverseBits => return Err(CpuError::no(format!("`{}` of {scalar}", op.name()))),
+            | UnaryOp::ReverseBits => {
+                return Err(CpuError::no(format!("`{}` of {scalar}", op.name())));
+            }
         })
-    }
-
-    /// `2^n · p(r)` where `turns` is the exponent to base 2 and `r` what is left of `a` after
-    /// `n` times the two parts of the unit. The error is below 2 ULP.
-    fn exp(&mut self, x4: bool, a: ir::Value, turns: ir::Value, unit: [f32; 2]) -> ir::Value {
-        let n = self.b.ins().nearest(turns);
-        let n = self.clamp_turns(x4, n);
-        let minus_n = self.b.ins().fneg(n);
-        let high = self.float(x4, unit[0]);
-        let low = self.float(x4, unit[1]);
-        let r = self.b.ins().fma(minus_n, high, a);
-        let r = self.b.ins().fma(minus_n, low, r);
-        let p = self.exp_polynomial(x4, r);
-        let p = self.scale(x4, p, n);
-        // Far outside, the remainder means nothing; the answers there are fixed.
-        let over = self.float(x4, 89.0);
-        let under = self.float(x4, -104.0);
-        let infinity = self.float(x4, f32::INFINITY);
-        let zero = self.float(x4, 0.0);
-        let is_over = self.b.ins().fcmp(FloatCC::GreaterThan, a, over);
-        let is_under = self.b.ins().fcmp(FloatCC::LessThan, a, under);
-        let p = self.choose(x4, is_over, infinity, p);
-        self.choose(x4, is_under, zero, p)
-    }
-
-    fn exp2(&mut self, x4: bool, a: ir::Value) -> ir::Value {
-        let n = self.b.ins().nearest(a);
-        let n = self.clamp_turns(x4, n);
-        let fraction = self.b.ins().fsub(a, n);
-        let ln2 = self.float(x4, std::f32::consts::LN_2);
-        let r = self.b.ins().fmul(fraction, ln2);
-        let p = self.exp_polynomial(x4, r);
-        let p = self.scale(x4, p, n);
-        let over = self.float(x4, 128.0);
-        let under = self.float(x4, -151.0);
-        let infinity = self.float(x4, f32::INFINITY);
-        let zero = self.float(x4, 0.0);
-        let is_over = self.b.ins().fcmp(FloatCC::GreaterThanOrEqual, a, over);
-        let is_under = self.b.ins().fcmp(FloatCC::LessThan, a, under);
-        let p = self.choose(x4, is_over, infinity, p);
-        self.choose(x4, is_under, zero, p)
-    }
-
-    fn clamp_turns(&mut self, x4: bool, n: ir::Value) -> ir::Value {
-        let low = self.float(x4, -160.0);
-        let high = self.float(x4, 160.0);
-        let n = self.b.ins().fmax(n, low);
-        self.b.ins().fmin(n, high)
-    }
-
-    /// `e^r` for `|r| <= ln 2 / 2`, by Taylor's polynomial of degree 7 with rounded fusions.
-    fn exp_polynomial(&mut self, x4: bool, r: ir::Value) -> ir::Value {
-        let coefficients = [
-            1.0 / 5040.0,
-            1.0 / 720.0,
-            1.0 / 120.0,
-            1.0 / 24.0,
-            1.0 / 6.0,
-            0.5,
-            1.0,
-            1.0,
-        ];
-        let mut p = self.float(x4, coefficients[0]);
-        for c in &coefficients[1..] {
-            let c = self.float(x4, *c);
-            p = self.b.ins().fma(p, r, c);
-        }
-        p
-    }
-
-    /// `p · 2^n` for whole `n` within ±160, in two steps so that subnormal results round once
-    /// more at most.
-    fn scale(&mut self, x4: bool, p: ir::Value, n: ir::Value) -> ir::Value {
-        let ty = if x4 { I32X4 } else { I32 };
-        let n = self.b.ins().fcvt_to_sint_sat(ty, n);
-        let first = self.sar(n, 1);
-        let second = self.b.ins().isub(n, first);
-        let bias = self.int(Scalar::U32, x4, 127);
-        let mut p = p;
-        for part in [first, second] {
-            let exponent = self.b.ins().iadd(part, bias);
-            let bits = self.shl(exponent, 23);
-            let power = self.unbits(x4, bits);
-            p = self.b.ins().fmul(p, power);
-        }
-        p
     }
 
     fn float_binary(
@@ -392,8 +350,11 @@ impl Emitter<'_, '_> {
             BinaryOp::MinNan => self.b.ins().fmin(a, b),
             BinaryOp::MaxNan => self.b.ins().fmax(a, b),
             BinaryOp::Min | BinaryOp::Max => {
-                let both =
-                    if op == BinaryOp::Min { self.b.ins().fmin(a, b) } else { self.b.ins().fmax(a, b) };
+                let both = if op == BinaryOp::Min {
+                    self.b.ins().fmin(a, b)
+                } else {
+                    self.b.ins().fmax(a, b)
+                };
                 let a_nan = self.b.ins().fcmp(FloatCC::Unordered, a, a);
                 let b_nan = self.b.ins().fcmp(FloatCC::Unordered, b, b);
                 let r = self.choose(x4, b_nan, a, both);
@@ -404,7 +365,13 @@ impl Emitter<'_, '_> {
         })
     }
 
-    fn int_unary(&mut self, op: UnaryOp, scalar: Scalar, x4: bool, a: ir::Value) -> Result<ir::Value, CpuError> {
+    fn int_unary(
+        &mut self,
+        op: UnaryOp,
+        scalar: Scalar,
+        x4: bool,
+        a: ir::Value,
+    ) -> Result<ir::Value, CpuError> {
         let wide = !is_narrow(scalar);
         Ok(match op {
             UnaryOp::Not if scalar == Scalar::Bool => {
@@ -431,7 +398,11 @@ impl Emitter<'_, '_> {
             UnaryOp::CountOnes => {
                 let bits = self.unsigned(scalar, a);
                 let n = self.b.ins().popcnt(bits);
-                if wide { self.b.ins().ireduce(I32, n) } else { n }
+                if wide {
+                    self.b.ins().ireduce(I32, n)
+                } else {
+                    n
+                }
             }
             UnaryOp::LeadingZeros => {
                 let bits = self.unsigned(scalar, a);
@@ -461,7 +432,11 @@ impl Emitter<'_, '_> {
                     bits
                 } else {
                     let n = i64::from(32 - scalar.bits());
-                    if scalar.is_signed() { self.sar(bits, n) } else { self.shr(bits, n) }
+                    if scalar.is_signed() {
+                        self.sar(bits, n)
+                    } else {
+                        self.shr(bits, n)
+                    }
                 }
             }
             _ => return Err(CpuError::no(format!("`{}` of {scalar}", op.name()))),
@@ -511,7 +486,11 @@ impl Emitter<'_, '_> {
             }
             BinaryOp::Div | BinaryOp::Rem => return Ok(self.divide(op, scalar, x4, a, b)),
             BinaryOp::MulHigh if !is_narrow(scalar) => {
-                if signed { self.b.ins().smulhi(a, b) } else { self.b.ins().umulhi(a, b) }
+                if signed {
+                    self.b.ins().smulhi(a, b)
+                } else {
+                    self.b.ins().umulhi(a, b)
+                }
             }
             BinaryOp::MulHigh => {
                 let (a, b) = if signed {
@@ -529,7 +508,14 @@ impl Emitter<'_, '_> {
     }
 
     /// Quotient or remainder with the specification's answers at zero and at `MIN / -1`.
-    fn divide(&mut self, op: BinaryOp, scalar: Scalar, x4: bool, a: ir::Value, b: ir::Value) -> ir::Value {
+    fn divide(
+        &mut self,
+        op: BinaryOp,
+        scalar: Scalar,
+        x4: bool,
+        a: ir::Value,
+        b: ir::Value,
+    ) -> ir::Value {
         let constant = self.constant(b);
         let known = constant.is_some_and(|n| n != 0 && n != -1);
         let signed = scalar.is_signed();
@@ -566,176 +552,5 @@ impl Emitter<'_, '_> {
         }
         let x = self.wrap(scalar, x4, x);
         self.b.ins().select(is_zero, ones, x)
-    }
-
-    /// The bits of `f16` or `bf16` as `f32`.
-    pub(super) fn widen_half(&mut self, scalar: Scalar, x4: bool, a: ir::Value) -> ir::Value {
-        if scalar == Scalar::BF16 {
-            let bits = self.shl(a, 16);
-            return self.unbits(x4, bits);
-        }
-        let magnitude_mask = self.int(Scalar::U32, x4, 0x7FFF);
-        let sign_mask = self.int(Scalar::U32, x4, 0x8000);
-        let magnitude = self.b.ins().band(a, magnitude_mask);
-        let sign = self.b.ins().band(a, sign_mask);
-        let sign = self.shl(sign, 16);
-        let moved = self.shl(magnitude, 13);
-        let small = self.unbits(x4, moved);
-        // 2^112: the difference of the exponents' biases; exact for subnormals too.
-        let bias = self.float(x4, f32::from_bits(0x7780_0000));
-        let value = self.b.ins().fmul(small, bias);
-        let value = self.bits(x4, value);
-        let top = self.int(Scalar::U32, x4, 0x7C00 - 1);
-        let special = self.b.ins().icmp(IntCC::SignedGreaterThan, magnitude, top);
-        let exponent = self.int(Scalar::U32, x4, 0x7F80_0000);
-        let widened = self.b.ins().bor(moved, exponent);
-        let value = self.choose(x4, special, widened, value);
-        let value = self.b.ins().bor(value, sign);
-        self.unbits(x4, value)
-    }
-
-    /// `f32` rounded to nearest even to the bits of `f16` or `bf16`.
-    pub(super) fn narrow_half(&mut self, scalar: Scalar, x4: bool, a: ir::Value) -> ir::Value {
-        let u = self.bits(x4, a);
-        let nan = self.b.ins().fcmp(FloatCC::Unordered, a, a);
-        let one = self.int(Scalar::U32, x4, 1);
-        if scalar == Scalar::BF16 {
-            let odd = self.shr(u, 16);
-            let odd = self.b.ins().band(odd, one);
-            let half_way = self.int(Scalar::U32, x4, 0x7FFF);
-            let rounded = self.b.ins().iadd(u, half_way);
-            let rounded = self.b.ins().iadd(rounded, odd);
-            let rounded = self.shr(rounded, 16);
-            let quiet = self.shr(u, 16);
-            let bit = self.int(Scalar::U32, x4, 0x40);
-            let quiet = self.b.ins().bor(quiet, bit);
-            return self.choose(x4, nan, quiet, rounded);
-        }
-        let sign = self.shr(u, 16);
-        let sign_mask = self.int(Scalar::U32, x4, 0x8000);
-        let sign = self.b.ins().band(sign, sign_mask);
-        let magnitude_mask = self.int(Scalar::U32, x4, 0x7FFF_FFFF);
-        let magnitude = self.b.ins().band(u, magnitude_mask);
-        // Normal results: round the 13 lowest bits away.
-        let odd = self.shr(magnitude, 13);
-        let odd = self.b.ins().band(odd, one);
-        let bias = self.int(Scalar::U32, x4, i64::from(0xC800_0FFFu32 as i32));
-        let normal = self.b.ins().iadd(magnitude, bias);
-        let normal = self.b.ins().iadd(normal, odd);
-        let normal = self.shr(normal, 13);
-        // Subnormal results: adding one half lines up the bits that stay.
-        let half = self.float(x4, 0.5);
-        let half_bits = self.bits(x4, half);
-        let size = self.unbits(x4, magnitude);
-        let lined = self.b.ins().fadd(size, half);
-        let lined = self.bits(x4, lined);
-        let subnormal = self.b.ins().isub(lined, half_bits);
-        let least = self.int(Scalar::U32, x4, 0x3880_0000);
-        let is_small = self.b.ins().icmp(IntCC::SignedLessThan, magnitude, least);
-        let value = self.choose(x4, is_small, subnormal, normal);
-        let limit = self.int(Scalar::U32, x4, 0x4780_0000 - 1);
-        let is_large = self.b.ins().icmp(IntCC::SignedGreaterThan, magnitude, limit);
-        let infinity = self.int(Scalar::U32, x4, 0x7C00);
-        let value = self.choose(x4, is_large, infinity, value);
-        let quiet = self.int(Scalar::U32, x4, 0x7E00);
-        let value = self.choose(x4, nan, quiet, value);
-        self.b.ins().bor(value, sign)
-    }
-
-    fn convert(&mut self, from: Scalar, to: Scalar, x4: bool, a: ir::Value) -> Result<ir::Value, CpuError> {
-        if from == to {
-            return Ok(a);
-        }
-        if from.class() == Class::Packed || to.class() == Class::Packed {
-            return Err(CpuError::no(format!("conversion of {from} to {to}")));
-        }
-        if half(from) {
-            let wide = self.widen_half(from, x4, a);
-            return self.convert(Scalar::F32, to, x4, wide);
-        }
-        if from == Scalar::Bool {
-            let one = self.int(Scalar::U32, x4, 1);
-            let n = if x4 { self.b.ins().band(a, one) } else { self.b.ins().uextend(I32, a) };
-            return self.convert(Scalar::U8, to, x4, n);
-        }
-        if to == Scalar::Bool {
-            return Ok(if from.is_float() {
-                let zero = if from == Scalar::F64 { self.b.ins().f64const(0.0) } else { self.float(x4, 0.0) };
-                self.b.ins().fcmp(FloatCC::NotEqual, a, zero)
-            } else {
-                let zero = self.int(from, x4, 0);
-                self.b.ins().icmp(IntCC::NotEqual, a, zero)
-            });
-        }
-        match (from.is_float(), to.is_float()) {
-            (true, true) => Ok(match (from, to) {
-                (Scalar::F32, Scalar::F64) => self.b.ins().fpromote(F64, a),
-                (Scalar::F64, Scalar::F32) => self.b.ins().fdemote(F32, a),
-                (Scalar::F32, _) => self.narrow_half(to, x4, a),
-                _ => self.call_math(if to == Scalar::F16 { "f64_to_f16" } else { "f64_to_bf16" }, from, &[a])?,
-            }),
-            (true, false) => {
-                let wide = !is_narrow(to);
-                let ty = if wide { I64 } else { machine_type(Scalar::U32, x4) };
-                if to.is_signed() {
-                    let x = self.b.ins().fcvt_to_sint_sat(ty, a);
-                    if to.bytes() >= 4 {
-                        return Ok(x);
-                    }
-                    let low = self.int(Scalar::I32, x4, -(1 << (to.bits() - 1)));
-                    let high = self.int(Scalar::I32, x4, (1 << (to.bits() - 1)) - 1);
-                    let x = self.b.ins().smax(x, low);
-                    Ok(self.b.ins().smin(x, high))
-                } else {
-                    let x = self.b.ins().fcvt_to_uint_sat(ty, a);
-                    if to.bytes() >= 4 {
-                        return Ok(x);
-                    }
-                    let high = self.int(Scalar::U32, x4, (1 << to.bits()) - 1);
-                    Ok(self.b.ins().umin(x, high))
-                }
-            }
-            (false, true) => {
-                if half(to) && from.bytes() <= 2 {
-                    let wide = self.convert(from, Scalar::F32, x4, a)?;
-                    return Ok(self.narrow_half(to, x4, wide));
-                }
-                if half(to) {
-                    // Rounding twice would be wrong; these go through a function.
-                    let wide = match (from.bytes(), from.is_signed()) {
-                        (8, _) => a,
-                        (_, true) => self.b.ins().sextend(I64, a),
-                        (_, false) => self.b.ins().uextend(I64, a),
-                    };
-                    let signed = from.is_signed() || from.bytes() < 8;
-                    let name = match (to, signed) {
-                        (Scalar::F16, true) => "i64_to_f16",
-                        (Scalar::F16, false) => "u64_to_f16",
-                        (_, true) => "i64_to_bf16",
-                        (_, false) => "u64_to_bf16",
-                    };
-                    return self.call_math(name, Scalar::I64, &[wide]);
-                }
-                let ty = machine_type(to, x4);
-                if from.is_signed() || from.bytes() <= 2 {
-                    Ok(self.b.ins().fcvt_from_sint(ty, a))
-                } else if from == Scalar::U32 && !x4 {
-                    let wide = self.b.ins().uextend(I64, a);
-                    Ok(self.b.ins().fcvt_from_sint(ty, wide))
-                } else {
-                    Ok(self.b.ins().fcvt_from_uint(ty, a))
-                }
-            }
-            (false, false) => Ok(match (is_narrow(from), is_narrow(to)) {
-                (true, false) if from.is_signed() => self.b.ins().sextend(I64, a),
-                (true, false) => self.b.ins().uextend(I64, a),
-                (false, true) => {
-                    let x = self.b.ins().ireduce(I32, a);
-                    self.wrap(to, x4, x)
-                }
-                (true, true) => self.wrap(to, x4, a),
-                (false, false) => a,
-            }),
-        }
     }
 }

@@ -5,9 +5,11 @@
 use std::collections::{HashMap, HashSet};
 
 use iron_ir::entity::{Array, Handle, Local, Value};
-use iron_ir::kernel::{Access, Block, Kernel, Space, Span, operands};
-use iron_ir::op::{BarrierScope, BinaryOp, BuiltinOp, GroupOp, UnaryOp};
+use iron_ir::kernel::{Kernel, Space, Span, operands};
+use iron_ir::op::{BarrierScope, BinaryOp, UnaryOp};
 use iron_ir::{Op, Place, Stmt};
+
+use super::uniformity::{uniform, variance};
 
 /// A statement of the kernel with its place.
 pub(super) type Line<'k> = &'k (Stmt, Span);
@@ -21,9 +23,19 @@ pub(super) enum Node<'k> {
     /// A collective or subgroup exchange of a value that the run before left in scratch memory.
     Exchange(Line<'k>),
     /// A branch that the whole workgroup takes.
-    If { condition: Value, then_nodes: Vec<Node<'k>>, else_nodes: Vec<Node<'k>> },
+    If {
+        condition: Value,
+        then_nodes: Vec<Node<'k>>,
+        else_nodes: Vec<Node<'k>>,
+    },
     /// A loop that the whole workgroup runs.
-    For { index: Value, start: Value, end: Value, step: Value, body: Vec<Node<'k>> },
+    For {
+        index: Value,
+        start: Value,
+        end: Value,
+        step: Value,
+        body: Vec<Node<'k>>,
+    },
     /// See `For`.
     Loop(Vec<Node<'k>>),
     Break,
@@ -69,9 +81,17 @@ pub(super) struct Plan<'k> {
 impl<'k> Plan<'k> {
     /// Plans a kernel.
     pub fn new(kernel: &'k Kernel) -> Plan<'k> {
-        let width = if kernel.contract.threads() % 4 == 0 { 4 } else { 1 };
+        let width = if kernel.contract.threads().is_multiple_of(4) {
+            4
+        } else {
+            1
+        };
         let (varying, local_varying) = variance(kernel);
-        let mut planner = Planner { kernel, uniform: uniform(kernel), varying: &varying };
+        let mut planner = Planner {
+            kernel,
+            uniform: uniform(kernel),
+            varying: &varying,
+        };
         let lines: Vec<Line<'k>> = kernel.body.0.iter().collect();
         let mut nodes = planner.nodes(&lines, true);
         let uniform = planner.uniform;
@@ -88,17 +108,42 @@ impl<'k> Plan<'k> {
         residence.n_runs = 0;
         residence.settle(&mut nodes);
         let spilled = residence.spilled;
-        let stored_locals = residence.local_runs.iter().filter(|(_, u)| u.lives_on()).map(|(l, _)| *l).collect();
-        let transient_arrays =
-            residence.array_runs.iter().filter(|(_, u)| !u.lives_on()).map(|(a, _)| *a).collect();
-        Plan { nodes, varying, local_varying, uniform, spilled, stored_locals, transient_arrays, width }
+        let stored_locals = residence
+            .local_runs
+            .iter()
+            .filter(|(_, u)| u.lives_on())
+            .map(|(l, _)| *l)
+            .collect();
+        let transient_arrays = residence
+            .array_runs
+            .iter()
+            .filter(|(_, u)| !u.lives_on())
+            .map(|(a, _)| *a)
+            .collect();
+        Plan {
+            nodes,
+            varying,
+            local_varying,
+            uniform,
+            spilled,
+            stored_locals,
+            transient_arrays,
+            width,
+        }
     }
 }
 
 /// Where a statement joins threads.
 pub(super) fn synchronises(stmt: &Stmt) -> bool {
-    let itself = matches!(stmt, Stmt::Barrier(..) | Stmt::Group { .. } | Stmt::Subgroup { .. });
-    itself || stmt.blocks().iter().any(|block| block.0.iter().any(|(s, _)| synchronises(s)))
+    let itself = matches!(
+        stmt,
+        Stmt::Barrier(..) | Stmt::Group { .. } | Stmt::Subgroup { .. }
+    );
+    itself
+        || stmt
+            .blocks()
+            .iter()
+            .any(|block| block.0.iter().any(|(s, _)| synchronises(s)))
 }
 
 /// Whether a statement may leave itself: a return, or a break or continue of a loop around it.
@@ -107,8 +152,13 @@ pub(super) fn escapes(stmt: &Stmt) -> bool {
         match stmt {
             Stmt::Return => true,
             Stmt::Break | Stmt::Continue => !in_loop,
-            Stmt::For { body, .. } | Stmt::Loop { body } => body.0.iter().any(|(s, _)| inner(s, true)),
-            other => other.blocks().iter().any(|b| b.0.iter().any(|(s, _)| inner(s, in_loop))),
+            Stmt::For { body, .. } | Stmt::Loop { body } => {
+                body.0.iter().any(|(s, _)| inner(s, true))
+            }
+            other => other
+                .blocks()
+                .iter()
+                .any(|b| b.0.iter().any(|(s, _)| inner(s, in_loop))),
         }
     }
     inner(stmt, false)
@@ -117,13 +167,23 @@ pub(super) fn escapes(stmt: &Stmt) -> bool {
 /// Whether a block holds a return anywhere.
 pub(super) fn returns(stmt: &Stmt) -> bool {
     matches!(stmt, Stmt::Return)
-        || stmt.blocks().iter().any(|b| b.0.iter().any(|(s, _)| returns(s)))
+        || stmt
+            .blocks()
+            .iter()
+            .any(|b| b.0.iter().any(|(s, _)| returns(s)))
 }
 
 /// `if c { …; return }`: the lines before the return, where the branch ends so and has no other
 /// escape.
 pub(super) fn guard<'k>(stmt: &'k Stmt) -> Option<Vec<Line<'k>>> {
-    let Stmt::If { then_block, else_block, .. } = stmt else { return None };
+    let Stmt::If {
+        then_block,
+        else_block,
+        ..
+    } = stmt
+    else {
+        return None;
+    };
     let (last, before) = then_block.0.split_last()?;
     let plain = matches!(last.0, Stmt::Return)
         && else_block.is_empty()
@@ -136,213 +196,21 @@ pub(super) fn is_cheap(op: &Op) -> bool {
     match op {
         Op::Const(_) | Op::Scalar(_) | Op::Dim(_) | Op::Stride(..) | Op::Builtin(..) => true,
         Op::Unary(op, _) => matches!(op, UnaryOp::Neg | UnaryOp::Not | UnaryOp::Abs),
-        Op::Binary(op, ..) => !matches!(op, BinaryOp::Div | BinaryOp::Rem | BinaryOp::Pow | BinaryOp::MulHigh),
-        Op::Compare(..) | Op::Select(..) | Op::Convert(_) | Op::Bitcast(_) | Op::Extract(..) => true,
+        Op::Binary(op, ..) => !matches!(
+            op,
+            BinaryOp::Div | BinaryOp::Rem | BinaryOp::Pow | BinaryOp::MulHigh
+        ),
+        Op::Compare(..) | Op::Select(..) | Op::Convert(_) | Op::Bitcast(_) | Op::Extract(..) => {
+            true
+        }
         Op::Splat(_) => true,
-        Op::Fma(..) | Op::Vector(_) | Op::Insert(..) | Op::Get(_) | Op::Load { .. } | Op::Result => false,
+        Op::Fma(..)
+        | Op::Vector(_)
+        | Op::Insert(..)
+        | Op::Get(_)
+        | Op::Load { .. }
+        | Op::Result => false,
     }
-}
-
-/// Whether a builtin differs between the threads of a workgroup.
-fn of_thread(op: BuiltinOp) -> bool {
-    match op {
-        BuiltinOp::LocalId
-        | BuiltinOp::GlobalId
-        | BuiltinOp::LocalIndex
-        | BuiltinOp::SubgroupId
-        | BuiltinOp::SubgroupLane => true,
-        BuiltinOp::GroupId
-        | BuiltinOp::GroupCount
-        | BuiltinOp::GroupSize
-        | BuiltinOp::GroupThreads
-        | BuiltinOp::SubgroupCount
-        | BuiltinOp::SubgroupSize => false,
-    }
-}
-
-/// Whether nothing writes what a load of this place reads.
-fn is_constant_memory(kernel: &Kernel, place: Place) -> bool {
-    match place {
-        Place::Tensor(param) | Place::Flat(param) => kernel
-            .tensor(param)
-            .is_some_and(|t| t.access == Access::Read && t.may_alias.is_empty())
-            && kernel.params.values().all(|p| match &p.kind {
-                iron_ir::kernel::ParamKind::Tensor(t) => !t.may_alias.contains(&param),
-                iron_ir::kernel::ParamKind::Scalar(_) => true,
-            }),
-        Place::Array(_) => false,
-    }
-}
-
-/// Values that are the same in every thread of a workgroup, whatever the order of threads.
-fn uniform(kernel: &Kernel) -> Vec<bool> {
-    let mut uniform = vec![false; kernel.values.len()];
-    for (value, data) in kernel.values.iter() {
-        uniform[value.index()] = match data.op {
-            Op::Const(_) | Op::Scalar(_) | Op::Dim(_) | Op::Stride(..) => true,
-            Op::Builtin(op, _) => !of_thread(op),
-            _ => false,
-        };
-    }
-    fn walk(kernel: &Kernel, block: &Block, uniform: &mut Vec<bool>) {
-        for (stmt, _) in &block.0 {
-            match stmt {
-                Stmt::Let(value) => {
-                    let op = &kernel.values[*value].op;
-                    let pure = match op {
-                        Op::Get(_) | Op::Result => false,
-                        Op::Builtin(op, _) => !of_thread(*op),
-                        Op::Load { place, .. } => is_constant_memory(kernel, *place),
-                        _ => true,
-                    };
-                    uniform[value.index()] =
-                        pure && operands(op).iter().all(|v| uniform[v.index()]);
-                }
-                Stmt::Group { result, op: GroupOp::Reduce | GroupOp::Broadcast, .. } => {
-                    uniform[result.index()] = true;
-                }
-                // The verifier holds that such a loop is uniform.
-                Stmt::For { index, .. } if synchronises(stmt) => {
-                    uniform[index.index()] = true;
-                }
-                _ => {}
-            }
-            for block in stmt.blocks() {
-                walk(kernel, block, uniform);
-            }
-        }
-    }
-    walk(kernel, &kernel.body, &mut uniform);
-    uniform
-}
-
-/// Values and variables that may differ among threads that run side by side.
-fn variance(kernel: &Kernel) -> (Vec<bool>, Vec<bool>) {
-    let mut varying = vec![false; kernel.values.len()];
-    let mut local_varying = vec![false; kernel.locals.len()];
-    for (value, data) in kernel.values.iter() {
-        if let Op::Builtin(op, _) = data.op {
-            // Subgroups are of 8 threads, so that 4 side by side are of one.
-            varying[value.index()] = of_thread(op) && op != BuiltinOp::SubgroupId;
-        }
-    }
-    struct Walk<'a> {
-        kernel: &'a Kernel,
-        varying: &'a mut Vec<bool>,
-        locals: &'a mut Vec<bool>,
-        changed: bool,
-    }
-    impl Walk<'_> {
-        fn mark(&mut self, value: Value, is: bool) {
-            if is && !self.varying[value.index()] {
-                self.varying[value.index()] = true;
-                self.changed = true;
-            }
-        }
-        fn any(&self, values: &[Value]) -> bool {
-            values.iter().any(|v| self.varying[v.index()])
-        }
-        /// Returns whether threads may have left one another: some broke, continued or returned.
-        fn block(&mut self, block: &Block, divergent: bool) {
-            let mut divergent = divergent;
-            for (stmt, _) in &block.0 {
-                self.stmt(stmt, divergent);
-                // After a divergent escape, the rest of the block runs in some threads only.
-                if let Stmt::If { condition, .. } = stmt {
-                    divergent |= escapes(stmt) && self.any(&[*condition]);
-                } else if stmt.blocks().iter().any(|b| b.0.iter().any(|(s, _)| returns(s))) {
-                    divergent = true;
-                }
-            }
-        }
-        fn stmt(&mut self, stmt: &Stmt, divergent: bool) {
-            match stmt {
-                Stmt::Let(value) => {
-                    let op = &self.kernel.values[*value].op;
-                    let is = match op {
-                        Op::Get(local) => self.locals[local.index()],
-                        Op::Load { place: Place::Array(a), indices } => {
-                            self.kernel.arrays[*a].space == Space::Private || self.any(indices)
-                        }
-                        Op::Builtin(..) => self.varying[value.index()],
-                        other => self.any(&operands(other)),
-                    };
-                    self.mark(*value, is);
-                }
-                Stmt::Set(local, value) => {
-                    if (divergent || self.any(&[*value])) && !self.locals[local.index()] {
-                        self.locals[local.index()] = true;
-                        self.changed = true;
-                    }
-                }
-                Stmt::Atomic { result, .. } => self.mark(*result, true),
-                Stmt::CheckIndex { result, index, bound } => {
-                    let is = self.any(&[*index, *bound]);
-                    self.mark(*result, is);
-                }
-                Stmt::Subgroup { result, .. } => self.mark(*result, true),
-                Stmt::Group { result, op, .. } => {
-                    self.mark(*result, matches!(op, GroupOp::ScanInclusive | GroupOp::ScanExclusive));
-                }
-                Stmt::If { condition, then_block, else_block } => {
-                    let inner = divergent || self.any(&[*condition]);
-                    self.block(then_block, inner);
-                    self.block(else_block, inner);
-                }
-                Stmt::For { index, start, end, step, body, .. } => {
-                    let joined = synchronises(stmt);
-                    let is = !joined && self.any(&[*start, *step]);
-                    self.mark(*index, is);
-                    let trips = !joined && self.any(&[*start, *end, *step]);
-                    let leaves = self.leaves(body);
-                    self.block(body, divergent || trips || leaves);
-                }
-                Stmt::Loop { body } => {
-                    let leaves = self.leaves(body);
-                    self.block(body, divergent || leaves);
-                }
-                Stmt::Store { .. }
-                | Stmt::Barrier(..)
-                | Stmt::Break
-                | Stmt::Continue
-                | Stmt::Return
-                | Stmt::Tile(_) => {}
-            }
-        }
-        /// Whether threads may leave a loop's turn at different places.
-        fn leaves(&self, body: &Block) -> bool {
-            leaves(body, &|v| self.varying[v.index()])
-        }
-    }
-    loop {
-        let mut walk = Walk { kernel, varying: &mut varying, locals: &mut local_varying, changed: false };
-        walk.block(&kernel.body, false);
-        if !walk.changed {
-            return (varying, local_varying);
-        }
-    }
-}
-
-/// Whether a loop body holds a break or continue of its own loop, or a return, under a
-/// condition that differs between threads.
-pub(super) fn leaves(body: &Block, varying: &dyn Fn(Value) -> bool) -> bool {
-    fn inner(block: &Block, own: bool, divergent: bool, varying: &dyn Fn(Value) -> bool) -> bool {
-        block.0.iter().any(|(stmt, _)| match stmt {
-            Stmt::Return => divergent,
-            Stmt::Break | Stmt::Continue => own && divergent,
-            Stmt::If { condition, then_block, else_block } => {
-                let divergent = divergent || varying(*condition);
-                inner(then_block, own, divergent, varying) || inner(else_block, own, divergent, varying)
-            }
-            Stmt::For { start, end, step, body, .. } => {
-                let divergent = divergent || [start, end, step].into_iter().any(|&v| varying(v));
-                inner(body, false, divergent, varying)
-            }
-            Stmt::Loop { body } => inner(body, false, divergent, varying),
-            _ => false,
-        })
-    }
-    inner(body, true, false, varying)
 }
 
 struct Planner<'a, 'k> {
@@ -355,7 +223,10 @@ impl<'k> Planner<'_, 'k> {
     /// Cuts lines at synchronisation points. `last`: nothing after these lines joins threads.
     fn nodes(&mut self, lines: &[Line<'k>], last: bool) -> Vec<Node<'k>> {
         let after_last = if last {
-            lines.iter().rposition(|(stmt, _)| synchronises(stmt)).map_or(0, |at| at + 1)
+            lines
+                .iter()
+                .rposition(|(stmt, _)| synchronises(stmt))
+                .map_or(0, |at| at + 1)
         } else {
             lines.len()
         };
@@ -372,12 +243,21 @@ impl<'k> Planner<'_, 'k> {
                 Stmt::Barrier(..) => {
                     self.run(&mut nodes, &mut run, Vec::new());
                 }
-                Stmt::Group { value, argument, .. } | Stmt::Subgroup { value, argument, .. } => {
+                Stmt::Group {
+                    value, argument, ..
+                }
+                | Stmt::Subgroup {
+                    value, argument, ..
+                } => {
                     let operands = [*value].into_iter().chain(*argument).collect();
                     self.run(&mut nodes, &mut run, operands);
                     nodes.push(Node::Exchange(line));
                 }
-                Stmt::If { condition, then_block, else_block } => {
+                Stmt::If {
+                    condition,
+                    then_block,
+                    else_block,
+                } => {
                     self.run(&mut nodes, &mut run, Vec::new());
                     let tail = last && at + 1 == lines.len();
                     let then_lines: Vec<_> = then_block.0.iter().collect();
@@ -388,12 +268,25 @@ impl<'k> Planner<'_, 'k> {
                         else_nodes: self.nodes(&else_lines, tail),
                     });
                 }
-                Stmt::For { index, start, end, step, body, .. } => {
+                Stmt::For {
+                    index,
+                    start,
+                    end,
+                    step,
+                    body,
+                    ..
+                } => {
                     self.run(&mut nodes, &mut run, Vec::new());
                     let body: Vec<_> = body.0.iter().collect();
                     self.uniform[index.index()] = true;
                     let body = self.nodes(&body, false);
-                    nodes.push(Node::For { index: *index, start: *start, end: *end, step: *step, body });
+                    nodes.push(Node::For {
+                        index: *index,
+                        start: *start,
+                        end: *end,
+                        step: *step,
+                        body,
+                    });
                 }
                 Stmt::Loop { body } => {
                     self.run(&mut nodes, &mut run, Vec::new());
@@ -440,11 +333,19 @@ impl<'k> Planner<'_, 'k> {
         }
         let one_at_a_time = lines.iter().any(|(stmt, _)| !self.side_by_side(stmt, true));
         let hoisted: HashSet<Value> = hoisted.into_iter().collect();
-        let empty = lines.iter().all(|(s, _)| matches!(s, Stmt::Let(v) if hoisted.contains(v)));
+        let empty = lines
+            .iter()
+            .all(|(s, _)| matches!(s, Stmt::Let(v) if hoisted.contains(v)));
         if empty && operands.is_empty() {
             return;
         }
-        nodes.push(Node::Run(Run { lines, hoisted, operands, one_at_a_time, ..Run::default() }));
+        nodes.push(Node::Run(Run {
+            lines,
+            hoisted,
+            operands,
+            one_at_a_time,
+            ..Run::default()
+        }));
     }
 
     /// Whether threads side by side can run a statement: a return must be a guard at the top of
@@ -454,7 +355,11 @@ impl<'k> Planner<'_, 'k> {
             return true;
         }
         match stmt {
-            Stmt::If { condition, then_block, else_block } => {
+            Stmt::If {
+                condition,
+                then_block,
+                else_block,
+            } => {
                 if self.varying[condition.index()] {
                     return top && guard(stmt).is_some();
                 }
@@ -506,7 +411,11 @@ impl<'k> Residence<'_, 'k> {
                     }
                     self.usage(run, id, loops > 0);
                 }
-                Node::If { then_nodes, else_nodes, .. } => {
+                Node::If {
+                    then_nodes,
+                    else_nodes,
+                    ..
+                } => {
                     self.define(then_nodes, loops);
                     self.define(else_nodes, loops);
                 }
@@ -552,10 +461,11 @@ impl<'k> Residence<'_, 'k> {
                 usage.many |= usage.first_run != id;
             }
             for array in arrays {
-                let usage = self
-                    .array_runs
-                    .entry(array)
-                    .or_insert(Usage { first_run: id, many: false, carried: in_loop });
+                let usage = self.array_runs.entry(array).or_insert(Usage {
+                    first_run: id,
+                    many: false,
+                    carried: in_loop,
+                });
                 usage.many |= usage.first_run != id;
             }
         }
@@ -584,28 +494,50 @@ impl<'k> Residence<'_, 'k> {
                     run.locals = locals.into_iter().collect();
                     run.locals.sort_unstable();
                 }
-                Node::If { condition, then_nodes, else_nodes } => {
+                Node::If {
+                    condition,
+                    then_nodes,
+                    else_nodes,
+                } => {
                     self.reach(*condition, None, &mut HashSet::new(), &mut Vec::new());
                     self.settle(then_nodes);
                     self.settle(else_nodes);
                 }
-                Node::For { start, end, step, body, .. } => {
+                Node::For {
+                    start,
+                    end,
+                    step,
+                    body,
+                    ..
+                } => {
                     for value in [*start, *end, *step] {
                         self.reach(value, None, &mut HashSet::new(), &mut Vec::new());
                     }
                     self.settle(body);
                 }
                 Node::Loop(body) => self.settle(body),
-                Node::Hoisted(_) | Node::Exchange(_) | Node::Break | Node::Continue | Node::Return => {}
+                Node::Hoisted(_)
+                | Node::Exchange(_)
+                | Node::Break
+                | Node::Continue
+                | Node::Return => {}
             }
         }
     }
 
-    fn reach(&mut self, value: Value, run: Option<usize>, seen: &mut HashSet<Value>, reloads: &mut Vec<Value>) {
+    fn reach(
+        &mut self,
+        value: Value,
+        run: Option<usize>,
+        seen: &mut HashSet<Value>,
+        reloads: &mut Vec<Value>,
+    ) {
         if !seen.insert(value) {
             return;
         }
-        let Some(&home) = self.home.get(&value) else { return };
+        let Some(&home) = self.home.get(&value) else {
+            return;
+        };
         if Some(home) == run {
             return;
         }
@@ -663,6 +595,8 @@ fn touched(kernel: &Kernel, stmt: &Stmt, locals: &mut Vec<Local>, arrays: &mut V
 /// Whether the kernel joins the whole grid, which one workgroup at a time cannot.
 pub(super) fn has_grid_barrier(kernel: &Kernel) -> bool {
     let mut found = false;
-    kernel.body.walk(&mut |stmt, _| found |= matches!(stmt, Stmt::Barrier(BarrierScope::Grid, _)));
+    kernel
+        .body
+        .walk(&mut |stmt, _| found |= matches!(stmt, Stmt::Barrier(BarrierScope::Grid, _)));
     found
 }

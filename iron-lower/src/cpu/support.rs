@@ -39,13 +39,19 @@ extern "C" fn pow_f64(x: f64, y: f64) -> f64 {
 
 /// The specification's evaluator on one `f32`.
 fn single_bits(op: UnaryOp, x: f32) -> f32 {
-    let a = Const { scalar: Scalar::F32, bits: x.to_bits().into() };
+    let a = Const {
+        scalar: Scalar::F32,
+        bits: x.to_bits().into(),
+    };
     f32::from_bits(fold::unary(op, a).bits as u32)
 }
 
 /// The specification's evaluator on one `f64`.
 fn double_bits(op: UnaryOp, x: f64) -> f64 {
-    let a = Const { scalar: Scalar::F64, bits: x.to_bits() };
+    let a = Const {
+        scalar: Scalar::F64,
+        bits: x.to_bits(),
+    };
     f64::from_bits(fold::unary(op, a).bits)
 }
 
@@ -101,8 +107,16 @@ pub(super) struct Exchange {
 pub(super) fn encode(kind: Kind, scalar: Scalar) -> u32 {
     let position = Scalar::ALL.iter().position(|&s| s == scalar).unwrap_or(0) as u32;
     let (family, first, second) = match kind {
-        Kind::Subgroup(op, reduce) => (0, position_of(SubgroupOp::ALL, op), position_of(ReduceOp::ALL, reduce)),
-        Kind::Group(op, reduce) => (1, position_of(GroupOp::ALL, op), position_of(ReduceOp::ALL, reduce)),
+        Kind::Subgroup(op, reduce) => (
+            0,
+            position_of(SubgroupOp::ALL, op),
+            position_of(ReduceOp::ALL, reduce),
+        ),
+        Kind::Group(op, reduce) => (
+            1,
+            position_of(GroupOp::ALL, op),
+            position_of(ReduceOp::ALL, reduce),
+        ),
     };
     position | family << 8 | first << 12 | second << 20
 }
@@ -139,7 +153,10 @@ extern "C" fn exchange(request: *const Exchange) {
     let first = (code >> 12) as usize & 0xFF;
     if code >> 8 & 1 == 0 {
         let op = SubgroupOp::ALL[first];
-        for (lanes, arguments) in values.chunks_mut(SUBGROUP_SIZE as usize).zip(arguments.chunks(SUBGROUP_SIZE as usize)) {
+        for (lanes, arguments) in values
+            .chunks_mut(SUBGROUP_SIZE as usize)
+            .zip(arguments.chunks(SUBGROUP_SIZE as usize))
+        {
             subgroup(op, reduce, scalar, lanes, arguments);
         }
         return;
@@ -157,14 +174,23 @@ extern "C" fn exchange(request: *const Exchange) {
         op @ (GroupOp::ScanInclusive | GroupOp::ScanExclusive) => {
             let elements: Vec<Const> = values.iter().map(|&bits| Const { scalar, bits }).collect();
             let exclusive = op == GroupOp::ScanExclusive;
-            for (value, c) in values.iter_mut().zip(fold::tree_scan(reduce, &elements, exclusive)) {
+            for (value, c) in values
+                .iter_mut()
+                .zip(fold::tree_scan(reduce, &elements, exclusive))
+            {
                 *value = c.bits;
             }
         }
     }
 }
 
-fn subgroup(op: SubgroupOp, reduce: ReduceOp, scalar: Scalar, lanes: &mut [u64], arguments: &[u64]) {
+fn subgroup(
+    op: SubgroupOp,
+    reduce: ReduceOp,
+    scalar: Scalar,
+    lanes: &mut [u64],
+    arguments: &[u64],
+) {
     let old = lanes.to_vec();
     let pick = |own: usize, source: u64| old.get(source as usize).copied().unwrap_or(old[own]);
     let reduced = (op == SubgroupOp::Reduce).then(|| {
@@ -177,9 +203,14 @@ fn subgroup(op: SubgroupOp, reduce: ReduceOp, scalar: Scalar, lanes: &mut [u64],
         *lane = match op {
             SubgroupOp::Shuffle | SubgroupOp::Broadcast => pick(own, argument),
             SubgroupOp::ShuffleXor => pick(own, own as u64 ^ argument),
-            SubgroupOp::ShuffleUp => (own as u64).checked_sub(argument).map_or(old[own], |s| pick(own, s)),
+            SubgroupOp::ShuffleUp => (own as u64)
+                .checked_sub(argument)
+                .map_or(old[own], |s| pick(own, s)),
             SubgroupOp::ShuffleDown => pick(own, (own as u64).saturating_add(argument)),
-            SubgroupOp::Ballot => old.iter().enumerate().fold(0, |mask, (i, &x)| mask | (x & 1) << i),
+            SubgroupOp::Ballot => old
+                .iter()
+                .enumerate()
+                .fold(0, |mask, (i, &x)| mask | (x & 1) << i),
             SubgroupOp::Any => u64::from(old.iter().any(|x| x & 1 == 1)),
             SubgroupOp::All => u64::from(old.iter().all(|x| x & 1 == 1)),
             SubgroupOp::Reduce => reduced.unwrap_or(0),
@@ -189,7 +220,10 @@ fn subgroup(op: SubgroupOp, reduce: ReduceOp, scalar: Scalar, lanes: &mut [u64],
 
 /// The adjacent-pair tree.
 fn tree(op: ReduceOp, scalar: Scalar, values: Vec<u64>) -> u64 {
-    let elements: Vec<Const> = values.into_iter().map(|bits| Const { scalar, bits }).collect();
+    let elements: Vec<Const> = values
+        .into_iter()
+        .map(|bits| Const { scalar, bits })
+        .collect();
     fold::tree_reduce(op, &elements).map_or(0, |c| c.bits)
 }
 

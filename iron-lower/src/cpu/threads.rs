@@ -14,14 +14,19 @@ use iron_ir::{Scalar, Stmt, Type};
 
 use super::emit::{CpuError, Emitter, LocalVars, LoopTargets, Mode, Rep};
 use super::ops::{Calc, is_narrow};
-use super::plan::{Line, Run, guard, leaves};
+use super::plan::{Line, Run, guard};
+use super::uniformity::leaves;
 
 impl<'k> Emitter<'k, '_> {
     /// Emits a run for every thread of the workgroup.
     pub(super) fn run(&mut self, run: &Run<'k>) -> Result<(), CpuError> {
         let threads = self.kernel.contract.threads();
         let side_by_side = self.plan.width == 4 && !run.one_at_a_time;
-        let (mode, step) = if side_by_side { (Mode::Four, 4) } else { (Mode::One, 1) };
+        let (mode, step) = if side_by_side {
+            (Mode::Four, 4)
+        } else {
+            (Mode::One, 1)
+        };
         let outer = (self.thread, self.return_to);
         self.mode = mode;
         if threads == step {
@@ -85,7 +90,12 @@ impl<'k> Emitter<'k, '_> {
                 self.set_local(local, &rep);
             }
         }
-        let lines: Vec<Line<'k>> = run.lines.iter().copied().filter(|line| !is_hoisted(run, line)).collect();
+        let lines: Vec<Line<'k>> = run
+            .lines
+            .iter()
+            .copied()
+            .filter(|line| !is_hoisted(run, line))
+            .collect();
         if self.lines(&lines)? {
             // Operands of the exchange that follows: no thread has left by a guard.
             for (at, &value) in run.operands.iter().enumerate() {
@@ -122,7 +132,11 @@ impl<'k> Emitter<'k, '_> {
 
     /// Leaves an operand of an exchange in scratch memory.
     fn keep_operand(&mut self, at: usize, ty: Type, rep: &Rep) -> Result<(), CpuError> {
-        let area = if at == 0 { self.layout.exchange } else { self.layout.arguments };
+        let area = if at == 0 {
+            self.layout.exchange
+        } else {
+            self.layout.arguments
+        };
         self.keep(area, ty, rep);
         Ok(())
     }
@@ -143,7 +157,9 @@ impl<'k> Emitter<'k, '_> {
                 && self.plan.varying[condition.index()]
             {
                 // Threads that return skip the rest; those that stay run it as the other branch.
-                return self.branch(*condition, &before, &lines[at + 1..], *span).map_err(locate);
+                return self
+                    .branch(*condition, &before, &lines[at + 1..], *span)
+                    .map_err(locate);
             }
             if !self.line(stmt, *span).map_err(locate)? {
                 return Ok(false);
@@ -170,21 +186,40 @@ impl<'k> Emitter<'k, '_> {
                 let rep = self.get(*value)?;
                 self.set_local(*local, &rep);
             }
-            Stmt::Store { place, indices, value } => self.store(*place, indices, *value)?,
+            Stmt::Store {
+                place,
+                indices,
+                value,
+            } => self.store(*place, indices, *value)?,
             Stmt::Atomic { result, .. } => {
                 self.atomic(stmt)?;
                 self.keep_result(*result)?;
             }
-            Stmt::CheckIndex { result, index, bound } => {
+            Stmt::CheckIndex {
+                result,
+                index,
+                bound,
+            } => {
                 self.check_index(*result, *index, *bound, span)?;
                 self.keep_result(*result)?;
             }
-            Stmt::If { condition, then_block, else_block } => {
+            Stmt::If {
+                condition,
+                then_block,
+                else_block,
+            } => {
                 let then_lines: Vec<Line<'k>> = then_block.0.iter().collect();
                 let else_lines: Vec<Line<'k>> = else_block.0.iter().collect();
                 return self.branch(*condition, &then_lines, &else_lines, span);
             }
-            Stmt::For { index, start, end, step, body, .. } => {
+            Stmt::For {
+                index,
+                start,
+                end,
+                step,
+                body,
+                ..
+            } => {
                 self.counted(*index, [*start, *end, *step], body)?;
             }
             Stmt::Loop { body } => {
@@ -198,7 +233,11 @@ impl<'k> Emitter<'k, '_> {
                 let Some(targets) = self.loops.last().copied() else {
                     return Err(CpuError::no("loop around a `break`".into()));
                 };
-                let to = if matches!(stmt, Stmt::Break) { targets.exit } else { targets.next };
+                let to = if matches!(stmt, Stmt::Break) {
+                    targets.exit
+                } else {
+                    targets.next
+                };
                 self.b.ins().jump(to, &[]);
                 return Ok(false);
             }
@@ -222,13 +261,27 @@ impl<'k> Emitter<'k, '_> {
         Ok(())
     }
 
-    fn check_index(&mut self, result: Value, index: Value, bound: Value, span: Span) -> Result<(), CpuError> {
+    fn check_index(
+        &mut self,
+        result: Value,
+        index: Value,
+        bound: Value,
+        span: Span,
+    ) -> Result<(), CpuError> {
         let index_rep = self.get(index)?;
         let bound_rep = self.get(bound)?;
         let args = [(index_rep.clone(), Type::U32), (bound_rep, Type::U32)];
-        let inside = self.apply(Calc::Compare(iron_ir::op::CompareOp::Lt, Scalar::U32), &args, Type::BOOL)?;
+        let inside = self.apply(
+            Calc::Compare(iron_ir::op::CompareOp::Lt, Scalar::U32),
+            &args,
+            Type::BOOL,
+        )?;
         let zero = Rep::Uniform(vec![self.i32(0)]);
-        let args = [(inside.clone(), Type::BOOL), (index_rep, Type::U32), (zero, Type::U32)];
+        let args = [
+            (inside.clone(), Type::BOOL),
+            (index_rep, Type::U32),
+            (zero, Type::U32),
+        ];
         let checked = self.apply(Calc::Select, &args, Type::U32)?;
         if let Some(word) = self.error_word {
             let all = match &inside {
@@ -246,7 +299,9 @@ impl<'k> Emitter<'k, '_> {
             let none = self.i32(0);
             let code = self.i32(crate::error_code(span));
             // The first error stays.
-            self.b.ins().atomic_cas(Self::flags().with_aligned(), word, none, code);
+            self.b
+                .ins()
+                .atomic_cas(Self::flags().with_aligned(), word, none, code);
             self.b.ins().jump(good, &[]);
             self.b.switch_to_block(good);
         }
@@ -268,7 +323,9 @@ impl<'k> Emitter<'k, '_> {
         let else_block = self.b.create_block();
         let mut goes_on = false;
         if let Rep::Uniform(slots) = &rep {
-            self.b.ins().brif(slots[0], then_block, &[], else_block, &[]);
+            self.b
+                .ins()
+                .brif(slots[0], then_block, &[], else_block, &[]);
         } else {
             let mask = self.pack(&rep, Type::BOOL);
             let all = self.b.ins().vall_true(mask);
@@ -362,7 +419,12 @@ impl<'k> Emitter<'k, '_> {
     }
 
     /// `for index in (start..end).step_by(step)`.
-    fn counted(&mut self, index: Value, bounds: [Value; 3], body: &'k Block) -> Result<(), CpuError> {
+    fn counted(
+        &mut self,
+        index: Value,
+        bounds: [Value; 3],
+        body: &'k Block,
+    ) -> Result<(), CpuError> {
         let scalar = self.ty(index).scalar;
         let ty = self.ty(index);
         let [start, end, step] = bounds;
@@ -389,8 +451,17 @@ impl<'k> Emitter<'k, '_> {
                 let bounds = [s[0], e[0], step];
                 self.count_alone(index, scalar, bounds, body)
             }
-            (Rep::Affine { base, stride, align }, Rep::Uniform(e)) if *stride >= 0 => {
-                let step_align = self.constant(step).map_or(1, |n| 1u32 << n.trailing_zeros().min(16));
+            (
+                Rep::Affine {
+                    base,
+                    stride,
+                    align,
+                },
+                Rep::Uniform(e),
+            ) if *stride >= 0 => {
+                let step_align = self
+                    .constant(step)
+                    .map_or(1, |n| 1u32 << n.trailing_zeros().min(16));
                 let form = (*stride, (*align).min(step_align));
                 let last = 3 * *stride;
                 self.count_together(index, scalar, *base, form, last, e[0], step, body)
@@ -413,7 +484,11 @@ impl<'k> Emitter<'k, '_> {
     }
 
     fn less(&mut self, scalar: Scalar, a: ir::Value, b: ir::Value) -> ir::Value {
-        let code = if scalar.is_signed() { IntCC::SignedLessThan } else { IntCC::UnsignedLessThan };
+        let code = if scalar.is_signed() {
+            IntCC::SignedLessThan
+        } else {
+            IntCC::UnsignedLessThan
+        };
         self.b.ins().icmp(code, a, b)
     }
 
@@ -494,7 +569,15 @@ impl<'k> Emitter<'k, '_> {
         let i = self.b.block_params(head)[0];
         let fourth = self.last_index(scalar, i, last);
         let wide_end = self.widen_index(scalar, end);
-        let together = self.less(if scalar.is_signed() { Scalar::I64 } else { Scalar::U64 }, fourth, wide_end);
+        let together = self.less(
+            if scalar.is_signed() {
+                Scalar::I64
+            } else {
+                Scalar::U64
+            },
+            fourth,
+            wide_end,
+        );
         self.b.ins().brif(together, turn, &[], tail, &[i.into()]);
         self.b.switch_to_block(turn);
         self.loops.push(LoopTargets { next, exit });
@@ -502,7 +585,11 @@ impl<'k> Emitter<'k, '_> {
         let rep = if stride == 0 {
             Rep::Uniform(vec![i])
         } else {
-            Rep::Affine { base: i, stride, align }
+            Rep::Affine {
+                base: i,
+                stride,
+                align,
+            }
         };
         self.bind(index, rep);
         if self.block(body)? {
@@ -519,7 +606,9 @@ impl<'k> Emitter<'k, '_> {
             self.b.ins().brif(more, head, &[i_next.into()], exit, &[]);
         } else {
             // Some thread may end later than the others: its turns go on in the tail.
-            self.b.ins().brif(more, head, &[i_next.into()], tail, &[i_next.into()]);
+            self.b
+                .ins()
+                .brif(more, head, &[i_next.into()], tail, &[i_next.into()]);
         }
         self.b.switch_to_block(tail);
         let i = self.b.block_params(tail)[0];

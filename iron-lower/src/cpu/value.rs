@@ -77,8 +77,9 @@ impl Emitter<'_, '_> {
                 let args = [(self.get(*a)?, self.ty(*a)), (self.get(*b)?, self.ty(*b))];
                 let lane = *lane;
                 self.per_thread(&args, |this, slots| {
-                    let mut parts: Vec<_> =
-                        (0..ty.lanes).map(|i| this.component(ty, &slots[0], i)).collect();
+                    let mut parts: Vec<_> = (0..ty.lanes)
+                        .map(|i| this.component(ty, &slots[0], i))
+                        .collect();
                     if let Some(part) = parts.get_mut(usize::from(lane)) {
                         *part = slots[1][0];
                     }
@@ -98,13 +99,18 @@ impl Emitter<'_, '_> {
         mut f: impl FnMut(&mut Self, &[Slots]) -> Result<Slots, CpuError>,
     ) -> Result<Rep, CpuError> {
         if args.iter().all(|(rep, _)| matches!(rep, Rep::Uniform(_))) {
-            let slots: Vec<Slots> = args.iter().map(|(rep, ty)| self.slots_of(rep, *ty, 0)).collect();
+            let slots: Vec<Slots> = args
+                .iter()
+                .map(|(rep, ty)| self.slots_of(rep, *ty, 0))
+                .collect();
             return Ok(Rep::Uniform(f(self, &slots)?));
         }
         let mut lanes: [Slots; 4] = Default::default();
         for (lane, out) in lanes.iter_mut().enumerate() {
-            let slots: Vec<Slots> =
-                args.iter().map(|(rep, ty)| self.slots_of(rep, *ty, lane as u8)).collect();
+            let slots: Vec<Slots> = args
+                .iter()
+                .map(|(rep, ty)| self.slots_of(rep, *ty, lane as u8))
+                .collect();
             *out = f(self, &slots)?;
         }
         Ok(Rep::Lanes(Box::new(lanes)))
@@ -139,12 +145,23 @@ impl Emitter<'_, '_> {
             BuiltinOp::LocalId => self.local_id(axis),
             BuiltinOp::GlobalId => {
                 let local = self.local_id(axis);
-                let first = self.b.ins().imul_imm_s(self.group_id[axis], i64::from(size[axis]));
+                let first = self
+                    .b
+                    .ins()
+                    .imul_imm_s(self.group_id[axis], i64::from(size[axis]));
                 match local {
                     Rep::Uniform(slots) => uniform(self.b.ins().iadd(first, slots[0])),
-                    Rep::Affine { base, stride, align } => {
+                    Rep::Affine {
+                        base,
+                        stride,
+                        align,
+                    } => {
                         let align = align.min(1 << size[axis].trailing_zeros().min(16));
-                        Rep::Affine { base: self.b.ins().iadd(first, base), stride, align }
+                        Rep::Affine {
+                            base: self.b.ins().iadd(first, base),
+                            stride,
+                            align,
+                        }
                     }
                     Rep::Packed(x4) => {
                         let first = self.splat(Scalar::U32, first);
@@ -161,7 +178,11 @@ impl Emitter<'_, '_> {
     /// The thread's linear index.
     fn linear(&mut self) -> Rep {
         match self.mode {
-            Mode::Four => Rep::Affine { base: self.thread, stride: 1, align: 4 },
+            Mode::Four => Rep::Affine {
+                base: self.thread,
+                stride: 1,
+                align: 4,
+            },
             Mode::Lane(lane) => Rep::Uniform(vec![self.add_const(self.thread, i64::from(lane))]),
             Mode::One | Mode::Group => Rep::Uniform(vec![self.thread]),
         }
@@ -186,17 +207,29 @@ impl Emitter<'_, '_> {
         }
         let one = |this: &mut Self, x: ir::Value| {
             let divisor = this.i32(unit);
-            if op == BinaryOp::Div { this.b.ins().udiv(x, divisor) } else { this.b.ins().urem(x, divisor) }
+            if op == BinaryOp::Div {
+                this.b.ins().udiv(x, divisor)
+            } else {
+                this.b.ins().urem(x, divisor)
+            }
         };
         match rep {
             Rep::Uniform(slots) => Rep::Uniform(vec![one(self, slots[0])]),
             // Four neighbours that start at a multiple of four share the quotient of a multiple
             // of four.
-            Rep::Affine { base, stride: 1, align } if *align >= 4 && unit % 4 == 0 => {
+            Rep::Affine {
+                base,
+                stride: 1,
+                align,
+            } if *align >= 4 && unit.is_multiple_of(4) => {
                 let x = one(self, *base);
                 match op {
                     BinaryOp::Div => Rep::Uniform(vec![x]),
-                    _ => Rep::Affine { base: x, stride: 1, align: 4 },
+                    _ => Rep::Affine {
+                        base: x,
+                        stride: 1,
+                        align: 4,
+                    },
                 }
             }
             other => {
@@ -220,7 +253,11 @@ impl Emitter<'_, '_> {
         let below: u32 = size[..axis].iter().product();
         let above: u32 = size[axis + 1..].iter().product();
         let quotient = self.part_of(&linear, below, BinaryOp::Div);
-        if above == 1 { quotient } else { self.part_of(&quotient, size[axis], BinaryOp::Rem) }
+        if above == 1 {
+            quotient
+        } else {
+            self.part_of(&quotient, size[axis], BinaryOp::Rem)
+        }
     }
 
     fn binary(&mut self, op: BinaryOp, a: Value, b: Value, ty: Type) -> Result<Rep, CpuError> {
@@ -249,7 +286,10 @@ impl Emitter<'_, '_> {
                     .filter(|n| *n > 0 && n & (n - 1) == 0 && !scalar.is_signed())
                     .map(|n| n.trailing_zeros());
                 let by = |this: &mut Self, op, count| {
-                    let args = [(x.clone(), types[0]), (Rep::Uniform(vec![count]), Type::U32)];
+                    let args = [
+                        (x.clone(), types[0]),
+                        (Rep::Uniform(vec![count]), Type::U32),
+                    ];
                     this.apply(Calc::ShiftBy(op, scalar), &args, ty)
                 };
                 match (op, power) {
@@ -272,12 +312,20 @@ impl Emitter<'_, '_> {
                 }
             }
         }
-        self.apply(Calc::Binary(op, scalar), &[(x, types[0]), (y, types[1])], ty)
+        self.apply(
+            Calc::Binary(op, scalar),
+            &[(x, types[0]), (y, types[1])],
+            ty,
+        )
     }
 
     fn conversion(&mut self, a: Value, ty: Type) -> Result<Rep, CpuError> {
         let (rep, from) = (self.get(a)?, self.ty(a));
-        if let Rep::Affine { base, stride, align } = rep
+        if let Rep::Affine {
+            base,
+            stride,
+            align,
+        } = rep
             && from.scalar.is_int()
             && ty.scalar.is_int()
             && ty.scalar.bytes() >= 4
@@ -288,7 +336,11 @@ impl Emitter<'_, '_> {
                 (false, true) => self.b.ins().ireduce(I32, base),
                 _ => base,
             };
-            return Ok(Rep::Affine { base, stride, align });
+            return Ok(Rep::Affine {
+                base,
+                stride,
+                align,
+            });
         }
         if from.lanes != ty.lanes {
             return Err(CpuError::no(format!("conversion of {from} to {ty}")));
@@ -309,7 +361,9 @@ impl Emitter<'_, '_> {
             let x4 = self.cast(Self::packed_type(ty.scalar), x4);
             return Ok(Rep::Packed(self.resign(from.scalar, ty.scalar, true, x4)));
         }
-        self.per_thread(&[(rep, from)], |this, slots| this.bitcast_slots(&slots[0], from, ty))
+        self.per_thread(&[(rep, from)], |this, slots| {
+            this.bitcast_slots(&slots[0], from, ty)
+        })
     }
 
     /// Extends narrow bits by the sign that their new type has.
@@ -322,10 +376,19 @@ impl Emitter<'_, '_> {
         let shift = self.i32(32 - to.bits());
         let up = self.b.ins().ishl(x, shift);
         let _ = x4;
-        if to.is_signed() { self.b.ins().sshr(up, shift) } else { self.b.ins().ushr(up, shift) }
+        if to.is_signed() {
+            self.b.ins().sshr(up, shift)
+        } else {
+            self.b.ins().ushr(up, shift)
+        }
     }
 
-    fn bitcast_slots(&mut self, slots: &[ir::Value], from: Type, ty: Type) -> Result<Slots, CpuError> {
+    fn bitcast_slots(
+        &mut self,
+        slots: &[ir::Value],
+        from: Type,
+        ty: Type,
+    ) -> Result<Slots, CpuError> {
         if from.lanes == ty.lanes {
             let targets = Self::slot_types(ty);
             return Ok(slots
@@ -333,7 +396,11 @@ impl Emitter<'_, '_> {
                 .zip(targets)
                 .map(|(&x, target)| {
                     let x = self.cast(target, x);
-                    if is_narrow(ty.scalar) { self.resign(from.scalar, ty.scalar, Self::is_x4(ty), x) } else { x }
+                    if is_narrow(ty.scalar) {
+                        self.resign(from.scalar, ty.scalar, Self::is_x4(ty), x)
+                    } else {
+                        x
+                    }
                 })
                 .collect());
         }
@@ -346,8 +413,16 @@ impl Emitter<'_, '_> {
         let mut parts = Vec::new();
         for lane in 0..from.lanes {
             let x = self.component(from, slots, lane);
-            let x = if is_narrow(from.scalar) { self.cast(I32, x) } else { self.cast(I64, x) };
-            let x = if is_narrow(from.scalar) { self.b.ins().uextend(I64, x) } else { x };
+            let x = if is_narrow(from.scalar) {
+                self.cast(I32, x)
+            } else {
+                self.cast(I64, x)
+            };
+            let x = if is_narrow(from.scalar) {
+                self.b.ins().uextend(I64, x)
+            } else {
+                x
+            };
             parts.push(if from.scalar.bytes() < 4 {
                 let mask = self.i64((1 << from.scalar.bits()) - 1);
                 self.b.ins().band(x, mask)
@@ -380,7 +455,11 @@ impl Emitter<'_, '_> {
                 let x = if to_bits < 32 {
                     let shift = self.i32(32 - to_bits);
                     let up = self.b.ins().ishl(x, shift);
-                    if ty.scalar.is_signed() { self.b.ins().sshr(up, shift) } else { self.b.ins().ushr(up, shift) }
+                    if ty.scalar.is_signed() {
+                        self.b.ins().sshr(up, shift)
+                    } else {
+                        self.b.ins().ushr(up, shift)
+                    }
                 } else {
                     x
                 };
@@ -435,7 +514,9 @@ impl Emitter<'_, '_> {
             self.columns.insert(a, columns);
             return Ok(Rep::Packed(x));
         }
-        self.per_thread(&[(rep, from)], |this, slots| Ok(vec![this.component(from, &slots[0], lane)]))
+        self.per_thread(&[(rep, from)], |this, slots| {
+            Ok(vec![this.component(from, &slots[0], lane)])
+        })
     }
 
     /// Reads a variable.
@@ -457,15 +538,21 @@ impl Emitter<'_, '_> {
                 Rep::Uniform(vec![self.lane(ty.scalar, x4, lane)])
             }
             (LocalVars::Packed(var), _) => Rep::Packed(self.b.use_var(*var)),
-            (LocalVars::Lanes(lanes), Mode::Lane(lane)) => Rep::Uniform(read(&lanes[usize::from(lane)])),
-            (LocalVars::Lanes(lanes), _) => Rep::Lanes(Box::new([0, 1, 2, 3].map(|l: usize| read(&lanes[l])))),
+            (LocalVars::Lanes(lanes), Mode::Lane(lane)) => {
+                Rep::Uniform(read(&lanes[usize::from(lane)]))
+            }
+            (LocalVars::Lanes(lanes), _) => {
+                Rep::Lanes(Box::new([0, 1, 2, 3].map(|l: usize| read(&lanes[l]))))
+            }
         }
     }
 
     /// Writes a variable.
     pub(super) fn set_local(&mut self, local: Local, rep: &Rep) {
         let ty = self.kernel.locals[local].ty;
-        let Some(vars) = self.locals.get(&local).cloned() else { return };
+        let Some(vars) = self.locals.get(&local).cloned() else {
+            return;
+        };
         match (&vars, self.mode) {
             (LocalVars::Uniform(vars), _) => {
                 let slots = self.slots_of(rep, ty, 0);
@@ -475,7 +562,11 @@ impl Emitter<'_, '_> {
             }
             (LocalVars::Packed(var), Mode::Lane(lane)) => {
                 let x = self.slots_of(rep, ty, 0)[0];
-                let x = if ty.scalar == Scalar::Bool { self.b.ins().bmask(I32, x) } else { x };
+                let x = if ty.scalar == Scalar::Bool {
+                    self.b.ins().bmask(I32, x)
+                } else {
+                    x
+                };
                 let old = self.b.use_var(*var);
                 let x4 = self.b.ins().insertlane(old, x, lane);
                 self.b.def_var(*var, x4);

@@ -86,7 +86,11 @@ impl CpuBuffer {
         let layout = std::alloc::Layout::from_size_align(size, 256).ok()?;
         // SAFETY: the layout has a size above zero.
         let address = unsafe { std::alloc::alloc_zeroed(layout) };
-        (!address.is_null()).then_some(CpuBuffer { address, bytes, layout })
+        (!address.is_null()).then_some(CpuBuffer {
+            address,
+            bytes,
+            layout,
+        })
     }
 }
 
@@ -123,8 +127,16 @@ impl CpuDevice {
             .ok_or_else(|| missing("this build has no profile for it".into()))?;
         let player = Player::new(threads.max(1)).map_err(|e| missing(e.to_string()))?;
         let name = format!("{} ({} threads)", processor_name(), threads.max(1));
-        let shared = Arc::new(Shared { player, queue: Mutex::default() });
-        Ok(CpuDevice { profile, name, shared, pipelines: Mutex::default() })
+        let shared = Arc::new(Shared {
+            player,
+            queue: Mutex::default(),
+        });
+        Ok(CpuDevice {
+            profile,
+            name,
+            shared,
+            pipelines: Mutex::default(),
+        })
     }
 
     fn limits_of(&self) -> LaunchLimits {
@@ -142,19 +154,29 @@ impl CpuDevice {
 fn processor_name() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     info.lines()
-        .find_map(|line| line.strip_prefix("model name")?.split_once(':').map(|(_, name)| name.trim().to_string()))
+        .find_map(|line| {
+            line.strip_prefix("model name")?
+                .split_once(':')
+                .map(|(_, name)| name.trim().to_string())
+        })
         .unwrap_or_else(|| format!("{} processor", std::env::consts::ARCH))
 }
 
 fn usage(message: String) -> DeviceError {
-    DeviceError::Usage { backend: "cpu", message }
+    DeviceError::Usage {
+        backend: "cpu",
+        message,
+    }
 }
 
 fn range_of(buffer: &dyn DeviceBuffer, offset: u64, bytes: usize) -> Result<*mut u8, DeviceError> {
     let Some(own) = buffer.as_any().downcast_ref::<CpuBuffer>() else {
         return Err(usage("a buffer of another device".into()));
     };
-    if offset.checked_add(bytes as u64).is_none_or(|end| end > own.bytes) {
+    if offset
+        .checked_add(bytes as u64)
+        .is_none_or(|end| end > own.bytes)
+    {
         return Err(usage(format!(
             "a copy of {bytes} bytes at offset {offset} of a buffer of {} bytes",
             own.bytes
@@ -216,11 +238,15 @@ impl Shared {
         let mut queue = self.queue.lock();
         self.player.play(launches);
         for launch in launches {
-            let Some(word) = &launch.error_word else { continue };
+            let Some(word) = &launch.error_word else {
+                continue;
+            };
             let code = word.swap(0, std::sync::atomic::Ordering::Relaxed);
             if code != 0 {
                 // The code is the line plus one, so that 0 means no error.
-                queue.out_of_range.get_or_insert_with(|| (launch.kernel.full_name(), code - 1));
+                queue
+                    .out_of_range
+                    .get_or_insert_with(|| (launch.kernel.full_name(), code - 1));
             }
         }
     }
@@ -258,7 +284,10 @@ impl Device for CpuDevice {
     fn alloc(&self, bytes: u64) -> Result<Arc<dyn DeviceBuffer>, DeviceError> {
         match CpuBuffer::new(bytes) {
             Some(buffer) => Ok(Arc::new(buffer)),
-            None => Err(DeviceError::OutOfMemory { backend: "cpu", bytes }),
+            None => Err(DeviceError::OutOfMemory {
+                backend: "cpu",
+                bytes,
+            }),
         }
     }
 
@@ -332,7 +361,10 @@ impl Device for CpuDevice {
         for launch in launches {
             ready(launch)?;
         }
-        Ok(Box::new(CpuGraph { shared: self.shared.clone(), launches: launches.to_vec() }))
+        Ok(Box::new(CpuGraph {
+            shared: self.shared.clone(),
+            launches: launches.to_vec(),
+        }))
     }
 
     fn synchronize(&self) -> Result<(), DeviceError> {

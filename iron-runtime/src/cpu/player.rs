@@ -97,7 +97,11 @@ fn groups(launch: &Ready<'_>) -> u64 {
 
 fn run_group(launch: &Ready<'_>, group: u64, scratch: *mut u8) {
     let (x, y) = (u64::from(launch.grid[0]), u64::from(launch.grid[1]));
-    let place = [(group % x) as u32, (group / x % y) as u32, (group / x / y) as u32];
+    let place = [
+        (group % x) as u32,
+        (group / x % y) as u32,
+        (group / x / y) as u32,
+    ];
     // SAFETY: the contract was checked when the launch was recorded, so that the views lie in
     // buffers that the recorded launch holds; the block has the kernel's layout; scratch is of
     // the size and alignment asked for and this thread's own.

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use iron_ir::contract::Expr;
 use iron_ir::kernel::{Access, Kernel, Space};
 use iron_ir::launch::{Argument, AsTensorArg};
-use iron_ir::op::{AtomicOp, BinaryOp, BuiltinOp, CompareOp, GroupOp, ReduceOp, SubgroupOp, UnaryOp, Unroll};
+use iron_ir::op::{
+    AtomicOp, BinaryOp, BuiltinOp, CompareOp, GroupOp, ReduceOp, SubgroupOp, UnaryOp, Unroll,
+};
 use iron_ir::{Const, Op, Place, Scalar, Stmt, Type};
 
 use crate::reference::{ReferenceDevice, ReferenceOptions, draft::Draft};
@@ -13,7 +15,10 @@ use crate::{Device, Tensor, launch_kernel};
 
 /// Runs a kernel on both and compares the bytes of every tensor.
 fn agree(kernel: &Kernel, inputs: &[(Scalar, Vec<u64>, Vec<u8>)]) -> Vec<Vec<u8>> {
-    let options = ReferenceOptions { subgroup_size: 8, ..ReferenceOptions::default() };
+    let options = ReferenceOptions {
+        subgroup_size: 8,
+        ..ReferenceOptions::default()
+    };
     let devices: [Arc<dyn Device>; 2] = [
         Arc::new(ReferenceDevice::with_options(options)),
         Arc::new(super::CpuDevice::with_threads(2).unwrap()),
@@ -21,25 +26,39 @@ fn agree(kernel: &Kernel, inputs: &[(Scalar, Vec<u64>, Vec<u8>)]) -> Vec<Vec<u8>
     let [expected, found] = devices.map(|device| {
         let tensors: Vec<Tensor> = inputs
             .iter()
-            .map(|(scalar, shape, bytes)| Tensor::from_bytes(&device, *scalar, shape, bytes).unwrap())
+            .map(|(scalar, shape, bytes)| {
+                Tensor::from_bytes(&device, *scalar, shape, bytes).unwrap()
+            })
             .collect();
-        let arguments = tensors.iter().map(|t| Argument::Tensor(t.tensor_arg())).collect();
+        let arguments = tensors
+            .iter()
+            .map(|t| Argument::Tensor(t.tensor_arg()))
+            .collect();
         launch_kernel(&device, kernel, arguments).unwrap();
         device.synchronize().unwrap();
-        tensors.iter().map(|t| t.to_bytes().unwrap()).collect::<Vec<_>>()
+        tensors
+            .iter()
+            .map(|t| t.to_bytes().unwrap())
+            .collect::<Vec<_>>()
     });
     for (at, (a, b)) in expected.iter().zip(&found).enumerate() {
         let word = a.iter().zip(b).position(|(x, y)| x != y).map(|i| i / 4 * 4);
         if let Some(i) = word {
             let show = |v: &[u8]| f32::from_le_bytes(v[i..i + 4].try_into().unwrap());
-            panic!("tensor {at} differs at byte {i}: reference {} cpu {}", show(a), show(b));
+            panic!(
+                "tensor {at} differs at byte {i}: reference {} cpu {}",
+                show(a),
+                show(b)
+            );
         }
     }
     found
 }
 
 fn floats(n: u64) -> (Scalar, Vec<u64>, Vec<u8>) {
-    let bytes = (0..n).flat_map(|i| ((i * 37 % 101) as f32 * 0.25 - 12.0).to_le_bytes()).collect();
+    let bytes = (0..n)
+        .flat_map(|i| ((i * 37 % 101) as f32 * 0.25 - 12.0).to_le_bytes())
+        .collect();
     (Scalar::F32, vec![n], bytes)
 }
 
@@ -51,7 +70,11 @@ fn words(n: u64) -> (Scalar, Vec<u64>, Vec<u8>) {
         x ^= x << 5;
         x
     };
-    (Scalar::U32, vec![n], (0..n).flat_map(|_| next().to_le_bytes()).collect())
+    (
+        Scalar::U32,
+        vec![n],
+        (0..n).flat_map(|_| next().to_le_bytes()).collect(),
+    )
 }
 
 #[test]
@@ -78,11 +101,27 @@ fn guarded_elementwise_with_a_cut_workgroup() {
 /// Row sums: a loop that threads leave at different turns, a collective, and a second region.
 fn row_sums(workgroup: u32, columns: i64) -> Kernel {
     let mut d = Draft::new("row_sums", workgroup, 3);
-    let x = d.tensor("x", Scalar::F32, vec![Expr::Const(3), Expr::Const(columns)], Access::Read);
-    let y = d.tensor("y", Scalar::F32, vec![Expr::Const(3), Expr::Const(columns)], Access::ReadWrite);
+    let x = d.tensor(
+        "x",
+        Scalar::F32,
+        vec![Expr::Const(3), Expr::Const(columns)],
+        Access::Read,
+    );
+    let y = d.tensor(
+        "y",
+        Scalar::F32,
+        vec![Expr::Const(3), Expr::Const(columns)],
+        Access::ReadWrite,
+    );
     let row = d.free(Op::Builtin(BuiltinOp::GroupId, 0), Type::U32);
     let t = d.thread();
-    let zero = d.free(Op::Const(Const { scalar: Scalar::F32, bits: 0 }), Type::F32);
+    let zero = d.free(
+        Op::Const(Const {
+            scalar: Scalar::F32,
+            bits: 0,
+        }),
+        Type::F32,
+    );
     let sum = d.local("sum", Type::F32);
     d.stmt(Stmt::Set(sum, zero));
     let end = d.u32(columns as u32);
@@ -90,7 +129,14 @@ fn row_sums(workgroup: u32, columns: i64) -> Kernel {
     let each = |d: &mut Draft, body: &mut dyn FnMut(&mut Draft, iron_ir::entity::Value)| {
         let index = d.free(Op::Result, Type::U32);
         let body = d.block(|d| body(d, index));
-        d.stmt(Stmt::For { index, start: t, end, step, unroll: Unroll::Auto, body });
+        d.stmt(Stmt::For {
+            index,
+            start: t,
+            end,
+            step,
+            unroll: Unroll::Auto,
+            body,
+        });
     };
     each(&mut d, &mut |d, i| {
         let v = d.load(Place::Tensor(x), &[row, i], Type::F32);
@@ -100,7 +146,13 @@ fn row_sums(workgroup: u32, columns: i64) -> Kernel {
     });
     let own = d.value(Op::Get(sum), Type::F32);
     let total = d.free(Op::Result, Type::F32);
-    d.stmt(Stmt::Group { result: total, op: GroupOp::Reduce, reduce: Some(ReduceOp::Sum), value: own, argument: None });
+    d.stmt(Stmt::Group {
+        result: total,
+        op: GroupOp::Reduce,
+        reduce: Some(ReduceOp::Sum),
+        value: own,
+        argument: None,
+    });
     each(&mut d, &mut |d, i| {
         let v = d.load(Place::Tensor(x), &[row, i], Type::F32);
         let scaled = d.binary(BinaryOp::Mul, v, total);
@@ -127,7 +179,12 @@ fn shared_memory_shuffles_and_atomics() {
     let mut d = Draft::new("mix", 64, 2);
     let x = d.tensor("x", Scalar::U32, vec![Expr::Const(128)], Access::Read);
     let y = d.tensor("y", Scalar::U32, vec![Expr::Const(128)], Access::ReadWrite);
-    let count = d.tensor("count", Scalar::U32, vec![Expr::Const(4)], Access::ReadWrite);
+    let count = d.tensor(
+        "count",
+        Scalar::U32,
+        vec![Expr::Const(4)],
+        Access::ReadWrite,
+    );
     let s = d.array("s", Scalar::U32, 64, Space::Shared);
     let p = d.array("p", Scalar::U32, 4, Space::Private);
     let i = d.free(Op::Builtin(BuiltinOp::GlobalId, 0), Type::U32);
@@ -169,7 +226,13 @@ fn shared_memory_shuffles_and_atomics() {
 
 #[test]
 fn vectors_of_four_and_conversions() {
-    for scalar in [Scalar::F16, Scalar::BF16, Scalar::I8, Scalar::U8, Scalar::F32] {
+    for scalar in [
+        Scalar::F16,
+        Scalar::BF16,
+        Scalar::I8,
+        Scalar::U8,
+        Scalar::F32,
+    ] {
         let mut d = Draft::new("vectors", 8, 2);
         let x = d.tensor("x", scalar, vec![Expr::Const(64)], Access::Read);
         let y = d.tensor("y", scalar, vec![Expr::Const(64)], Access::ReadWrite);
@@ -180,9 +243,17 @@ fn vectors_of_four_and_conversions() {
         let four = d.u32(4);
         let at = d.binary(BinaryOp::Mul, i, four);
         let v = d.load(Place::Tensor(x), &[at], scalar.x(4));
-        let wide = if scalar == Scalar::F32 { v } else { d.value(Op::Convert(v), Scalar::F32.x(4)) };
+        let wide = if scalar == Scalar::F32 {
+            v
+        } else {
+            d.value(Op::Convert(v), Scalar::F32.x(4))
+        };
         let twice = d.binary(BinaryOp::Add, wide, wide);
-        let narrow = if scalar == Scalar::F32 { twice } else { d.value(Op::Convert(twice), scalar.x(4)) };
+        let narrow = if scalar == Scalar::F32 {
+            twice
+        } else {
+            d.value(Op::Convert(twice), scalar.x(4))
+        };
         let e = [0, 1, 2, 3].map(|lane| d.value(Op::Extract(twice, lane), Type::F32));
         let sum = d.binary(BinaryOp::Add, e[0], e[1]);
         let sum = d.binary(BinaryOp::Mul, sum, e[2]);
@@ -221,4 +292,33 @@ fn breaks_that_threads_take_at_their_own_turn() {
     let count = d.value(Op::Get(n), Type::U32);
     d.store(Place::Tensor(y), &[t], count);
     agree(&d.finish(), &[words(32), words(32)]);
+}
+
+#[test]
+fn exponentials_stay_within_two_units() {
+    let device: Arc<dyn Device> = Arc::new(super::CpuDevice::with_threads(1).unwrap());
+    let special = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 0.0, 88.7, 88.8, -87.4, -103.9, -104.1];
+    let inputs: Vec<f32> = special.into_iter().chain((0..2039).map(|i| i as f32 * 0.05 - 51.0)).collect();
+    let n = inputs.len() as u64;
+    for (op, exact) in [(UnaryOp::Exp, f64::exp as fn(f64) -> f64), (UnaryOp::Exp2, f64::exp2)] {
+        let mut d = Draft::new("exponential", 64, n.div_ceil(64) as i64);
+        let y = d.tensor("y", Scalar::F32, vec![Expr::Const(n as i64)], Access::ReadWrite);
+        let i = d.free(Op::Builtin(BuiltinOp::GlobalId, 0), Type::U32);
+        let v = d.load(Place::Tensor(y), &[i], Type::F32);
+        let e = d.value(Op::Unary(op, v), Type::F32);
+        d.store(Place::Tensor(y), &[i], e);
+        let tensor = Tensor::from_f32(&device, Scalar::F32, &[n], &inputs).unwrap();
+        launch_kernel(&device, &d.finish(), vec![Argument::Tensor(tensor.tensor_arg())]).unwrap();
+        for (x, found) in inputs.iter().zip(tensor.to_f32().unwrap()) {
+            let expected = exact(f64::from(*x));
+            let rounded = expected as f32;
+            if !rounded.is_finite() || rounded == 0.0 {
+                assert!(found == rounded || found.is_nan() && rounded.is_nan(), "{x}: {found}");
+                continue;
+            }
+            let unit = f64::from(rounded.abs().next_up()) - f64::from(rounded.abs());
+            let error = (f64::from(found) - expected).abs() / unit;
+            assert!(error < 2.0, "{} of {x}: {found}, exactly {expected}: {error} units", op.name());
+        }
+    }
 }

@@ -168,7 +168,11 @@ impl Draft {
 
     pub fn local(&mut self, name: &str, ty: Type) -> iron_ir::entity::Local {
         let span = self.span();
-        self.kernel.locals.push(iron_ir::kernel::LocalData { name: name.into(), ty, span })
+        self.kernel.locals.push(iron_ir::kernel::LocalData {
+            name: name.into(),
+            ty,
+            span,
+        })
     }
 
     pub fn finish(mut self) -> Kernel {
@@ -176,4 +180,3 @@ impl Draft {
         self.kernel
     }
 }
-

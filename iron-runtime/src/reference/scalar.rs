@@ -25,7 +25,9 @@ pub(super) fn compare(op: CompareOp, scalar: Scalar, a: u64, b: u64) -> Option<b
 
 /// `a * b + c`, rounded once.
 pub(super) fn fma(scalar: Scalar, a: u64, b: u64, c: u64) -> Option<u64> {
-    scalar.is_float().then(|| fold::fma(of(scalar, a), of(scalar, b), of(scalar, c)).bits)
+    scalar
+        .is_float()
+        .then(|| fold::fma(of(scalar, a), of(scalar, b), of(scalar, c)).bits)
 }
 
 /// A numeric conversion of one element.
