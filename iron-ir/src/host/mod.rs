@@ -135,7 +135,6 @@ impl<'a> HostArgs<'a> {
         let kernel = self.launch.kernel;
         let param = kernel.params.values().nth(index).map(|p| p.name.clone());
         crate::lang::TensorNames {
-            kernel: kernel.name.clone(),
             param: param.unwrap_or_default(),
         }
     }

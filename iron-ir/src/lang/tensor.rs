@@ -15,7 +15,6 @@ use crate::host::context::{Site, fault};
 /// What messages call a tensor.
 #[derive(Clone, Debug)]
 pub(crate) struct TensorNames {
-    pub kernel: Arc<str>,
     pub param: Arc<str>,
 }
 
@@ -134,9 +133,8 @@ impl<T: Element, const R: usize> View<T, R> {
         fault(
             site,
             format!(
-                "kernel `{}`, parameter `{}`: {what} of dimension {axis} are out of range, \
-                 the dimension is {}",
-                self.names.kernel, self.names.param, self.shape[axis]
+                "parameter `{}`: {what} of dimension {axis} out of range, the dimension is {}",
+                self.names.param, self.shape[axis]
             ),
         );
     }
@@ -147,8 +145,7 @@ impl<T: Element, const R: usize> View<T, R> {
             fault(
                 site,
                 format!(
-                    "kernel `{}`, parameter `{}`: the element at {index:?} is no valid {}",
-                    self.names.kernel,
+                    "parameter `{}`: the element at {index:?} is no valid {}",
                     self.names.param,
                     T::SCALAR
                 ),

@@ -143,7 +143,7 @@ fn float_sums_follow_the_tree() {
 fn faults_name_what_and_where() {
     let out = ONE.fault(|args| y(args)[local_index() + 9] = 1);
     assert!(
-        out.contains("kernel `probe`, parameter `y`: index 16 of dimension 0"),
+        out.contains("parameter `y`: index 16 of dimension 0"),
         "{out}"
     );
     assert!(
