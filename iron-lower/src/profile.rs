@@ -238,4 +238,5 @@ const C_FAMILY: Legal = Legal {
     has_int64: true,
     expand_unrolled_loops: false,
     auto_unroll_statements: 0,
+    ..Legal::PORTABLE
 };

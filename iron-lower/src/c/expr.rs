@@ -60,12 +60,15 @@ pub(crate) struct Reads {
     pub locals: Vec<Local>,
     /// Tensors or arrays.
     pub memory: bool,
+    /// Other lanes of the subgroup: it stays in its control flow and before the next exchange.
+    pub lanes: bool,
 }
 
 impl Reads {
     /// Adds another's.
     pub fn merge(&mut self, other: &Reads) {
         self.memory |= other.memory;
+        self.lanes |= other.lanes;
         for local in &other.locals {
             if !self.locals.contains(local) {
                 self.locals.push(*local);

@@ -6,38 +6,49 @@
 
 use std::collections::HashSet;
 
-/// Words of C and C++ that every dialect reserves, with the macros of its headers.
-const COMMON: &[&str] = &[
-    "alignas", "alignof", "and", "and_eq", "asm", "assert", "atomic_cancel", "auto", "bitand",
-    "bitor", "bool", "break", "case", "catch", "char", "char16_t", "char32_t", "char8_t", "class",
-    "co_await", "co_return", "co_yield", "compl", "concept", "const", "const_cast", "consteval",
-    "constexpr", "constinit", "continue", "decltype", "default", "delete", "do", "double",
-    "dynamic_cast", "else", "enum", "errno", "explicit", "export", "extern", "false", "float",
-    "for", "friend", "goto", "if", "inline", "int", "linux", "long", "main", "mutable",
-    "namespace", "new", "noexcept", "not", "not_eq", "nullptr", "operator", "or", "or_eq",
-    "private", "protected", "public", "register", "reinterpret_cast", "requires", "restrict",
-    "return", "short", "signed", "sizeof", "static", "static_assert", "static_cast", "std",
-    "struct", "switch", "template", "this", "thread_local", "throw", "true", "try", "typedef",
-    "typeid", "typename", "typeof", "union", "unix", "unsigned", "using", "virtual", "void",
-    "volatile", "wchar_t", "while", "xor", "xor_eq",
-    // Types that headers declare.
+/// Words of C++ and macros of its headers, which no dialect allows as names.
+const WORDS: &[&str] = &[
+    "alignas", "alignof", "and", "and_eq", "asm", "assert", "auto", "bitand", "bitor", "bool",
+    "break", "case", "catch", "char", "char16_t", "char32_t", "char8_t", "class", "co_await",
+    "co_return", "co_yield", "compl", "concept", "const", "const_cast", "consteval", "constexpr",
+    "constinit", "continue", "decltype", "default", "delete", "do", "double", "dynamic_cast",
+    "else", "enum", "errno", "explicit", "export", "extern", "false", "float", "for", "friend",
+    "goto", "if", "inline", "int", "linux", "long", "main", "mutable", "namespace", "new",
+    "noexcept", "not", "not_eq", "nullptr", "operator", "or", "or_eq", "private", "protected",
+    "public", "register", "reinterpret_cast", "requires", "restrict", "return", "short", "signed",
+    "sizeof", "static", "static_assert", "static_cast", "std", "struct", "switch", "template",
+    "this", "thread_local", "throw", "true", "try", "typedef", "typeid", "typename", "typeof",
+    "union", "unix", "unsigned", "using", "virtual", "void", "volatile", "wchar_t", "while", "xor",
+    "xor_eq", "NULL", "EOF", "INFINITY", "NAN", "HUGE_VAL", "HUGE_VALF", "FLT_MAX", "FLT_MIN",
+    "FLT_EPSILON", "DBL_MAX", "DBL_MIN", "INT_MAX", "INT_MIN", "UINT_MAX", "CHAR_BIT", "M_PI",
+    "M_PI_F", "M_E_F", "I", "warpSize",
+];
+
+/// Types of the languages and of their headers.
+const TYPES: &[&str] = &[
     "size_t", "ptrdiff_t", "int8_t", "int16_t", "int32_t", "int64_t", "uint8_t", "uint16_t",
     "uint32_t", "uint64_t", "uchar", "ushort", "uint", "ulong", "half", "bfloat", "longlong",
-    "ulonglong", "dim3", "complex", "intptr_t", "uintptr_t",
-    // Macros and functions of the mathematics and string headers.
-    "NULL", "EOF", "INFINITY", "NAN", "HUGE_VAL", "HUGE_VALF", "FLT_MAX", "FLT_MIN",
-    "FLT_EPSILON", "DBL_MAX", "DBL_MIN", "INT_MAX", "INT_MIN", "UINT_MAX", "CHAR_BIT", "M_PI",
-    "M_PI_F", "M_E_F", "I", "abs", "acos", "acosh", "all", "any", "asin", "asinh", "atan",
-    "atan2", "atanh", "cbrt", "ceil", "clamp", "copysign", "cos", "cosh", "cross", "div", "dot",
-    "erf", "erfc", "exp", "exp10", "exp2", "expm1", "fabs", "fdim", "floor", "fma", "fmax",
-    "fmin", "fmod", "fract", "frexp", "gamma", "hypot", "ilogb", "index", "isfinite", "isinf",
-    "isnan", "isnormal", "j0", "j1", "jn", "ldexp", "length", "lgamma", "log", "log10", "log1p",
-    "log2", "logb", "mad", "max", "memcmp", "memcpy", "memmove", "memset", "min", "mix", "modf",
-    "nan", "nearbyint", "nextafter", "norm", "normalize", "pow", "powr", "printf", "remainder",
-    "remquo", "rint", "round", "rsqrt", "select", "sign", "signbit", "sin", "sincos", "sinh",
-    "sinpi", "cospi", "sqrt", "step", "tan", "tanh", "tanpi", "tgamma", "trunc", "y0", "y1",
-    "yn", "malloc", "free", "exit", "abort", "rand", "clock", "time", "warpSize", "labs", "llabs",
-    "rotate", "popcount", "popc", "clz", "ctz", "mulhi", "umulhi", "saturate", "smoothstep",
+    "ulonglong", "dim3", "intptr_t", "uintptr_t",
+];
+
+/// Functions that texts call: a variable of that name would hide them.
+const CALLED: &[&str] = &[
+    "abs", "ceil", "cos", "erf", "exp", "exp2", "fabs", "floor", "fma", "fmax", "fmin",
+    "isfinite", "isnan", "log", "log2", "max", "memcpy", "min", "pow", "rint", "rsqrt", "signbit",
+    "sin", "sqrt", "tanh", "trunc", "popcount", "clz", "ctz", "mulhi", "select",
+];
+
+/// Further functions of the libraries, which only an entry point would clash with.
+const LIBRARY: &[&str] = &[
+    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "copysign", "cosh",
+    "cospi", "div", "erfc", "exp10", "expm1", "fdim", "fmod", "frexp", "gamma", "hypot", "ilogb",
+    "index", "isinf", "isnormal", "j0", "j1", "jn", "ldexp", "lgamma", "log10", "log1p", "logb",
+    "memcmp", "memmove", "memset", "modf", "nan", "nearbyint", "nextafter", "norm", "printf",
+    "remainder", "remquo", "round", "sincos", "sincospi", "sinh", "sinpi", "tan", "tanpi",
+    "tgamma", "y0", "y1", "yn", "malloc", "free", "exit", "abort", "rand", "clock", "time",
+    "labs", "llabs", "umin", "umax", "scalbn", "lround", "lrint", "all", "any", "clamp", "cross",
+    "dot", "fract", "length", "mix", "normalize", "powr", "rotate", "saturate", "sign",
+    "smoothstep", "step",
 ];
 
 /// Names that the printer itself gives.
@@ -45,7 +56,7 @@ const OURS: &[&str] = &[
     "parameters", "Parameters", "error_word", "shared_memory", "subgroup_mask", "bit_cast",
     "half_to_float", "float_to_half", "bfloat_to_float", "float_to_bfloat", "min_number",
     "max_number", "min_nan", "max_nan", "wrapping_abs", "check_index", "grid_barrier",
-    "grid_arrivals", "round_to_odd", "error_function", "lane", "group_id", "group_count",
+    "grid_arrivals", "round_to_odd", "total_divide", "total_remainder", "lane_at", "group_id", "group_count",
     "local_id", "local_index", "global_id", "subgroup_id", "subgroup_count", "subgroup_lane",
     "subgroup_size",
 ];
@@ -64,33 +75,66 @@ const PREFIXES: &[&str] = &[
     "CUDA", "NV_", "nv", "threadgroup_", "mem_flags", "memory_order", "metal", "rocm", "as_type",
 ];
 
-/// Gives names.
+/// Gives names. A name given in a block is free again after it, so that two loops may both
+/// count with `i`; no name hides another.
 pub(crate) struct Namer {
     reserved: &'static [&'static str],
     used: HashSet<String>,
+    given: Vec<String>,
 }
 
 impl Namer {
     /// A namer of a dialect with these further reserved words.
     pub fn new(reserved: &'static [&'static str]) -> Namer {
-        Namer { reserved, used: HashSet::new() }
+        Namer { reserved, used: HashSet::new(), given: Vec::new() }
     }
 
-    /// A name like `wanted` that nothing else has.
+    /// A name like `wanted` that nothing in scope has.
     pub fn name(&mut self, wanted: &str) -> String {
-        let base = legal(wanted, self.reserved);
-        if self.used.insert(base.clone()) {
+        let name = self.unused(legal(wanted, self.reserved));
+        self.used.insert(name.clone());
+        self.given.push(name.clone());
+        name
+    }
+
+    /// The name of an entry point, which is no function of a library either.
+    pub fn entry_point(&mut self, wanted: &str) -> String {
+        let name = legal_entry_point(wanted, self.reserved);
+        self.used.insert(name.clone());
+        name
+    }
+
+    /// Opens a block.
+    pub fn open(&self) -> usize {
+        self.given.len()
+    }
+
+    /// Closes the block that [`Namer::open`] returned.
+    pub fn close(&mut self, block: usize) {
+        for name in self.given.drain(block..) {
+            self.used.remove(&name);
+        }
+    }
+
+    fn unused(&self, base: String) -> String {
+        if !self.used.contains(&base) {
             return base;
         }
         let stem = base.trim_end_matches('_');
-        for n in 2u64.. {
-            let candidate = format!("{stem}_{n}");
-            if !is_reserved(&candidate, self.reserved) && self.used.insert(candidate.clone()) {
-                return candidate;
-            }
-        }
-        base
+        // `lanes_2` would have a reserved prefix, `float2` would be a type.
+        (2u64..)
+            .flat_map(|n| [format!("{stem}_{n}"), format!("{stem}{n}"), format!("k_{stem}_{n}")])
+            .find(|name| !is_reserved(name, self.reserved) && !self.used.contains(name))
+            .unwrap_or(base)
     }
+}
+
+/// The name of an entry point made legal.
+pub(crate) fn legal_entry_point(wanted: &str, reserved: &[&str]) -> String {
+    let name = legal(wanted, reserved);
+    let is_taken = LIBRARY.contains(&name.as_str())
+        || name.strip_suffix(['f', 'l']).is_some_and(|stem| LIBRARY.contains(&stem));
+    if is_taken { format!("{name}_") } else { name }
 }
 
 /// The wanted name made legal: the same where it is, and the same answer in every run.
@@ -124,7 +168,9 @@ pub(crate) fn legal(wanted: &str, reserved: &[&str]) -> String {
 }
 
 fn is_reserved(name: &str, reserved: &[&str]) -> bool {
-    COMMON.contains(&name)
+    WORDS.contains(&name)
+        || TYPES.contains(&name)
+        || CALLED.contains(&name)
         || OURS.contains(&name)
         || reserved.contains(&name)
         || has_reserved_prefix(name)
@@ -144,7 +190,7 @@ fn is_vector_type(name: &str) -> bool {
 
 /// `sinf`, `fmaxl`: the C library's variants of a reserved function.
 fn is_float_variant(name: &str) -> bool {
-    name.strip_suffix(['f', 'l']).is_some_and(|stem| COMMON.contains(&stem))
+    name.strip_suffix(['f', 'l']).is_some_and(|stem| CALLED.contains(&stem))
 }
 
 #[cfg(test)]
@@ -175,9 +221,28 @@ mod tests {
             ("_", "v"),
             ("atomic_sum", "k_atomic_sum_"),
             ("row", "row"),
+            ("lanes", "lanes"),
+            ("lanes", "lanes2"),
         ] {
             assert_eq!(namer.name(wanted), expected, "wanted `{wanted}`");
         }
+    }
+
+    #[test]
+    fn blocks_give_their_names_back() {
+        let mut namer = Namer::new(&[]);
+        let outer = namer.name("sum");
+        let block = namer.open();
+        assert_eq!([outer, namer.name("i"), namer.name("sum")], ["sum", "i", "sum_2"]);
+        namer.close(block);
+        assert_eq!([namer.name("i"), namer.name("sum")], ["i", "sum_2"]);
+    }
+
+    #[test]
+    fn entry_points_are_no_library_function() {
+        assert_eq!(legal_entry_point("index", &[]), "index_");
+        assert_eq!(legal_entry_point("roundf", &[]), "roundf_");
+        assert_eq!(legal_entry_point("softmax", &[]), "softmax");
     }
 
     #[test]

@@ -134,7 +134,7 @@ impl Ops<'_> {
             }
             BinaryOp::Div | BinaryOp::Rem if is_int => {
                 let text = if op == BinaryOp::Div { "/" } else { "%" };
-                let (a, b) = self.without_widening(scalar, a, b);
+                let (a, b) = self.without_widening(scalar, Level::Multiplicative, a, b);
                 let expr = Expr::infix(text, Level::Multiplicative, &a, &b);
                 self.narrowed(scalar, expr)
             }
@@ -200,7 +200,7 @@ impl Ops<'_> {
         if scalar.class() == Class::Packed {
             return Err(format!("comparison of {scalar}"));
         }
-        let (mut a, mut b) = self.without_widening(scalar, a, b);
+        let (mut a, mut b) = self.without_widening(scalar, Level::Relational, a, b);
         if is_half(scalar) {
             a = self.dialect.half_to_float(self, scalar, &a);
             b = self.dialect.half_to_float(self, scalar, &b);
@@ -254,7 +254,7 @@ impl Ops<'_> {
         let (text, level) = arithmetic(op);
         match (scalar.class(), scalar.bytes()) {
             (Class::Unsigned, 4 | 8) => {
-                let (a, b) = self.without_widening(scalar, a, b);
+                let (a, b) = self.without_widening(scalar, level, a, b);
                 Expr::infix(text, level, &a, &b)
             }
             (_, 4 | 8) => {
@@ -279,14 +279,15 @@ impl Ops<'_> {
     }
 
     /// Both sides of a 64-bit operation, without the widening of one that the other's width
-    /// implies. Kept where both are widened, and where the narrow side is more than a name, so
-    /// that a reader sees in which width a product is taken. (K06)
-    fn without_widening(&mut self, scalar: Scalar, a: &Expr, b: &Expr) -> (Expr, Expr) {
+    /// implies. Kept where both are widened, and where a factor is more than a name, so that a
+    /// reader sees in which width a product is taken. (K06)
+    fn without_widening(&mut self, scalar: Scalar, level: Level, a: &Expr, b: &Expr) -> (Expr, Expr) {
         if scalar != Scalar::U64 {
             return (a.clone(), b.clone());
         }
+        let needed = if level == Level::Additive { Level::Multiplicative } else { Level::Primary };
         let narrow = |e: &Expr| match &e.narrow {
-            Some(inner) if inner.level == Level::Primary => {
+            Some(inner) if inner.level >= needed => {
                 Some((**inner).clone().reading(std::slice::from_ref(e)))
             }
             _ => None,

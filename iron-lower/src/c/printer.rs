@@ -12,7 +12,7 @@ use super::dialect::{ArrayDeclaration, Context, Dialect, Memory};
 use super::expr::{Expr, Level};
 use super::header::contract_comment;
 use super::helpers::Helpers;
-use super::names::{Namer, legal};
+use super::names::{Namer, legal_entry_point};
 use super::ops::Ops;
 use crate::error::LowerError;
 use crate::profile::Profile;
@@ -51,6 +51,8 @@ pub(crate) struct Printer<'a> {
     pub param_names: Vec<String>,
     pub array_names: Vec<String>,
     pub field_names: Vec<String>,
+    /// Values that are a variable's, which keeps them for as long as they are used.
+    pub kept: HashMap<Value, iron_ir::entity::Local>,
     /// Builtins computed once at the start.
     pub hoisted: HashMap<(BuiltinOp, u8), String>,
     /// Values delayed to their only use, in order.
@@ -83,13 +85,13 @@ pub(crate) fn emit(
 
 /// The entry point's name: the kernel's and instance's, renamed where the language reserves it.
 pub(crate) fn entry_name(kernel: &Kernel, dialect: &dyn Dialect) -> String {
-    legal(&kernel.entry_point(), dialect.reserved())
+    legal_entry_point(&kernel.entry_point(), dialect.reserved())
 }
 
 impl<'a> Printer<'a> {
     fn new(kernel: &'a Kernel, profile: &'a Profile, dialect: &'a dyn Dialect) -> Printer<'a> {
         let mut namer = Namer::new(dialect.reserved());
-        let entry = namer.name(&kernel.entry_point());
+        let entry = namer.entry_point(&kernel.entry_point());
         let layout = BlockLayout::of(kernel);
         let mut param_names = vec![String::new(); kernel.params.len()];
         let mut field_names = Vec::new();
@@ -127,6 +129,7 @@ impl<'a> Printer<'a> {
             param_names,
             array_names,
             field_names,
+            kept: HashMap::new(),
             hoisted: HashMap::new(),
             pending: Vec::new(),
             guards: Vec::new(),
@@ -193,7 +196,7 @@ impl<'a> Printer<'a> {
             text.push_str(prologue);
             text.push('\n');
         }
-        text.push_str(&self.ops.helpers.finish());
+        text.push_str(&wrapped(&self.ops.helpers.finish()));
         text.push_str(&self.dialect.entry_types(&self.context()));
         text.push_str(&signature);
         text.push_str(" {\n");
@@ -281,6 +284,22 @@ fn wrap(line: &str, indent: usize, out: &mut String) {
     out.push('\n');
 }
 
+/// Every line of a text wrapped at its own indentation.
+fn wrapped(text: &str) -> String {
+    let mut out = String::new();
+    for line in text.lines() {
+        let inner = line.trim_start();
+        let is_comment = inner.starts_with("//");
+        if is_comment || inner.is_empty() {
+            out.push_str(line);
+            out.push('\n');
+        } else {
+            wrap(inner, (line.len() - inner.len()) / 4, &mut out);
+        }
+    }
+    out
+}
+
 /// The parentheses of the longest outermost argument list with a comma in it.
 fn longest_list(line: &str) -> Option<(usize, usize)> {
     let mut open = Vec::new();
@@ -291,7 +310,9 @@ fn longest_list(line: &str) -> Option<(usize, usize)> {
             ')' => {
                 let start = open.pop()?;
                 let is_longer = best.is_none_or(|(a, b)| at - start > b - a);
-                if is_longer && split_list(&line[start + 1..at]).len() > 1 {
+                let is_call = line[..start].ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_' || c == '>');
+                let is_list = split_list(&line[start + 1..at]).len() > 1 || at - start > 40;
+                if is_longer && is_call && is_list {
                     best = Some((start, at));
                 }
             }

@@ -20,6 +20,16 @@ impl Printer<'_> {
             for local in self.declarations.before(block, index).to_vec() {
                 self.declare(local, stmt);
             }
+            if let Stmt::Let(value) = stmt
+                && let Op::Get(local) = self.kernel.values[*value].op
+                && self.kernel.values[*value].name.is_none()
+                && !is_set_after(block, index, local)
+            {
+                // The variable keeps the value for as long as the value can be used.
+                self.value_names[value.index()] = Some(self.local_names[local.index()].clone());
+                self.kept.insert(*value, local);
+                continue;
+            }
             self.stmt(stmt, *span)?;
         }
         Ok(())
@@ -27,9 +37,11 @@ impl Printer<'_> {
 
     /// A block between braces, on lines of its own.
     fn nested(&mut self, block: &Block) -> Result<(), Fault> {
+        let names = self.namer.open();
         self.indent += 1;
         let result = self.block(block);
         self.indent -= 1;
+        self.namer.close(names);
         result
     }
 
@@ -85,9 +97,15 @@ impl Printer<'_> {
                 Ok(())
             }
             Stmt::Subgroup { result, op, reduce, value, argument } => {
-                let call = self.subgroup(*op, *reduce, *value, *argument)?;
-                self.flush_memory();
-                self.define(*result, op.name(), &call);
+                let mut call = self.subgroup(*op, *reduce, *value, *argument)?;
+                self.flush(|reads| reads.memory || reads.lanes);
+                call.reads.lanes = true;
+                let is_unnamed = self.kernel.values[*result].name.is_none();
+                if is_unnamed && self.uses.count(*result) == 1 && call.text.len() <= LONGEST_DELAYED {
+                    self.pending.push((*result, call));
+                } else {
+                    self.define(*result, op.name(), &call);
+                }
                 Ok(())
             }
             Stmt::CheckIndex { result, index, bound } => {
@@ -342,6 +360,7 @@ impl Printer<'_> {
         let [start_expr, end_expr, step_expr] = bounds.as_slice() else {
             return Err(Fault::new("a loop without bounds".into()));
         };
+        let names = self.namer.open();
         let wanted = self.kernel.values[index].name.as_deref().unwrap_or("i").to_owned();
         let name = self.namer.name(&wanted);
         self.value_names[index.index()] = Some(name.clone());
@@ -378,6 +397,7 @@ impl Printer<'_> {
             start_expr.text, test.text
         ));
         self.nested(body)?;
+        self.namer.close(names);
         self.statement("}");
         Ok(())
     }
@@ -416,7 +436,7 @@ impl Printer<'_> {
 
     /// Names every delayed value that reads memory.
     fn flush_memory(&mut self) {
-        self.flush(|reads| reads.memory);
+        self.flush(|reads| reads.memory || reads.lanes);
     }
 
     /// Names delayed values that must not wait beyond a statement with nested blocks.
@@ -424,9 +444,22 @@ impl Printer<'_> {
         let effects = Effects::of(stmt);
         self.flush(|reads| {
             effects.has_loop
+                || reads.lanes
                 || (effects.memory && reads.memory)
                 || reads.locals.iter().any(|l| effects.locals.contains(l))
         });
+    }
+
+    /// Names those of the values that wait for an exchange between lanes.
+    pub fn name_exchanges(&mut self, values: &[Value]) {
+        for &value in values {
+            let waiting = self.pending.iter().position(|(v, e)| *v == value && e.reads.lanes);
+            if let Some(at) = waiting {
+                let (value, expr) = self.pending.remove(at);
+                let stem = self.stem(value);
+                self.define(value, &stem, &expr);
+            }
+        }
     }
 
     fn flush(&mut self, must: impl Fn(&super::expr::Reads) -> bool) {
@@ -438,6 +471,11 @@ impl Printer<'_> {
             self.define(value, &stem, &expr);
         }
     }
+}
+
+/// Whether a later statement of the block sets the variable.
+fn is_set_after(block: &Block, index: usize, local: Local) -> bool {
+    block.0[index + 1..].iter().any(|(stmt, _)| Effects::of(stmt).locals.contains(&local))
 }
 
 /// Operators with a compound assignment.

@@ -32,6 +32,14 @@ impl Printer<'_> {
     pub fn compute(&mut self, value: Value) -> Result<Expr, Fault> {
         let ty = self.kernel.ty(value);
         let op = self.kernel.values[value].op.clone();
+        match op {
+            // C++ evaluates these operands only where they matter; an exchange between lanes
+            // needs all of them.
+            Op::Select(_, a, b) | Op::Binary(BinaryOp::And | BinaryOp::Or, a, b) => {
+                self.name_exchanges(&[a, b]);
+            }
+            _ => {}
+        }
         let expr = match op {
             Op::Const(constant) => self.ops.constant(constant.scalar, constant.bits),
             Op::Scalar(param) => self.field(FieldKind::Scalar(param))?,

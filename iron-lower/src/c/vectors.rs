@@ -92,7 +92,7 @@ impl Ops<'_> {
             let text = self.lane_helper(ty, &name)?;
             self.helpers.add(text);
         }
-        Ok(Expr::call("lane", &[vector.clone(), Expr::primary(lane.to_string())]))
+        Ok(Expr::call("lane_at", &[vector.clone(), Expr::primary(lane.to_string())]))
     }
 
     /// The function that takes a lane out of packed words. Its index is a constant wherever it
@@ -121,7 +121,7 @@ impl Ops<'_> {
         let bits = self.dialect.cast(self.dialect.scalar_type(unsigned), &bits);
         let lane = self.bitcast(unsigned, ty.scalar, &bits)?;
         Ok(format!(
-            "{}{scalar} lane({name} v, int index) {{\n    const {uint} word = {};\n    return {};\n}}",
+            "{}{scalar} lane_at({name} v, int index) {{\n    const {uint} word = {};\n    return {};\n}}",
             self.dialect.helper_prefix(),
             word.text,
             lane.text
@@ -200,10 +200,8 @@ impl Ops<'_> {
             let name = self.type_name(ty);
             return Ok(Expr::call(&name, std::slice::from_ref(scalar)));
         }
-        if scalar.level == Level::Primary && scalar.reads == Default::default() {
-            return self.make(ty, &vec![scalar.clone(); usize::from(ty.lanes)]);
-        }
-        self.lanewise("splat", ty, &[ty.scalar.x(1)], std::slice::from_ref(scalar), |_, lanes| {
+        let name = format!("splat{}", ty.lanes);
+        self.lanewise(&name, ty, &[ty.scalar.x(1)], std::slice::from_ref(scalar), |_, lanes| {
             Ok(lanes[0].clone())
         })
     }
