@@ -105,6 +105,12 @@ pub enum Lack {
         /// Allowed.
         limit: u32,
     },
+    /// An operation that the target cannot compute as the specification says.
+    #[error("it needs {what}, which this target does not have")]
+    Operation {
+        /// The operation and what is asked of it.
+        what: &'static str,
+    },
     /// Bytes of the parameter block.
     #[error("its parameter block has {needed} bytes, this target allows {limit}")]
     ParameterBytes {

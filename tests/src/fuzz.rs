@@ -85,7 +85,7 @@ const PRIVATE: u32 = 8;
 /// Elements of shared arrays, at least the threads of any workgroup.
 const SHARED: u32 = 64;
 /// Statements of a kernel, about.
-const STATEMENTS: usize = 40;
+const STATEMENTS: usize = 60;
 
 impl Writer<'_> {
     /// A decision below `n`.
@@ -122,7 +122,7 @@ impl Writer<'_> {
         self.collective = self.pick(2) == 1;
         let (groups, threads) = WORKGROUPS[self.pick(WORKGROUPS.len())];
         let count = 1 + self.pick(4);
-        self.types = vec![Scalar::I32, Scalar::U32];
+        self.types = vec![Scalar::I32, Scalar::U32, Scalar::F32];
         for _ in 0..count {
             let scalar = SCALARS[self.pick(SCALARS.len())];
             if !self.types.contains(&scalar) {
@@ -158,6 +158,12 @@ impl Writer<'_> {
         let mut shown: Vec<(String, Type)> = Vec::new();
         for (local, ty) in self.locals.clone() {
             let value = self.define(ty, &local);
+            shown.push((value, ty));
+        }
+        for scalar in self.types.clone() {
+            let at = self.index(PRIVATE);
+            let ty = scalar.x(1);
+            let value = self.define(ty, &format!("load &p_{scalar}[{at}]"));
             shown.push((value, ty));
         }
         let young: Vec<_> = self
@@ -258,10 +264,10 @@ impl Writer<'_> {
             .filter(|(_, t)| *t == ty)
             .map(|(n, _)| n.clone())
             .collect();
-        let choice = self.pick(fitting.len() + fitting.len() / 4 + 1);
         // The youngest first, so that most values are used.
-        if let Some(name) = fitting.iter().rev().nth(choice) {
-            return name.clone();
+        if !fitting.is_empty() && self.pick(6) != 5 {
+            let age = self.pick(fitting.len().min(8));
+            return fitting[fitting.len() - 1 - age].clone();
         }
         let constant = self.constant(ty.scalar);
         if ty.is_vector() {
@@ -280,7 +286,7 @@ impl Writer<'_> {
     fn statement(&mut self) {
         self.statements += 1;
         let top = self.depth == 1;
-        match self.pick(24) {
+        match self.pick(28) {
             0..=11 => self.operation(),
             12 | 13 => {
                 let index = self.pick(self.locals.len());
@@ -307,8 +313,8 @@ impl Writer<'_> {
             17 | 18 if self.depth < 4 => self.branch(),
             19 if self.depth < 4 && self.loops < 2 => self.counted_loop(),
             20 if self.depth < 4 && self.loops < 2 => self.endless_loop(),
-            21 if top && self.collective => self.exchange(),
-            22 if top && self.collective => self.collective(),
+            21 | 24 | 25 if top && self.collective => self.exchange(),
+            22 | 26 | 27 if top && self.collective => self.collective(),
             23 => self.atomic(),
             _ => self.operation(),
         }
@@ -328,6 +334,13 @@ impl Writer<'_> {
             if self.more() {
                 self.statement();
             }
+        }
+        // What a block computes leaves it through a variable.
+        let index = self.pick(self.locals.len());
+        let (local, ty) = self.locals[index].clone();
+        if self.values[visible..].iter().any(|(_, t)| *t == ty) && self.pick(4) != 3 {
+            let value = self.value(ty);
+            self.line(&format!("{local} = {value}"));
         }
         if self.loops > 0 && self.more() && self.pick(6) == 5 {
             let jump = if self.pick(2) == 0 {
