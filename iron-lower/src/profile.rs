@@ -36,8 +36,13 @@ pub enum Target {
 
 impl Target {
     /// Every target.
-    pub const ALL: [Target; 5] =
-        [Target::Msl, Target::Cuda, Target::Hip, Target::SpirV, Target::Cpu];
+    pub const ALL: [Target; 5] = [
+        Target::Msl,
+        Target::Cuda,
+        Target::Hip,
+        Target::SpirV,
+        Target::Cpu,
+    ];
 
     /// The targets that a kernel has a source or module for, which any machine can make.
     pub const TEXTS: [Target; 4] = [Target::Msl, Target::Cuda, Target::Hip, Target::SpirV];
@@ -118,10 +123,16 @@ pub struct Profile {
 
 /// Every profile, in the order of tables.
 pub fn all() -> Vec<Profile> {
-    [msl::profiles(), cuda::profiles(), hip::profiles(), spirv::profiles(), cpu::profiles()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        msl::profiles(),
+        cuda::profiles(),
+        hip::profiles(),
+        spirv::profiles(),
+        cpu::profiles(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// The profile of that name; a target's own name gives its first profile.
@@ -147,22 +158,41 @@ impl Profile {
     /// the passes; shared memory of tiles and collectives is known only after them.
     pub fn check(&self, kernel: &Kernel) -> Result<(), Unsupported> {
         let refuse = |lack| {
-            Err(Unsupported { kernel: kernel.full_name(), profile: self.name.into(), lack })
+            Err(Unsupported {
+                kernel: kernel.full_name(),
+                profile: self.name.into(),
+                lack,
+            })
         };
         for Need { feature, span } in needs(kernel) {
             if !self.has(feature) {
-                return refuse(Lack::Feature { feature, line: span.line });
+                return refuse(Lack::Feature {
+                    feature,
+                    line: span.line,
+                });
             }
         }
         for (axis, &needed) in kernel.contract.workgroup.iter().enumerate() {
             let limit = self.limits.max_workgroup[axis];
             if needed > limit {
-                return refuse(Lack::WorkgroupAxis { axis, needed, limit });
+                return refuse(Lack::WorkgroupAxis {
+                    axis,
+                    needed,
+                    limit,
+                });
             }
         }
-        let threads: u64 = kernel.contract.workgroup.iter().map(|&n| u64::from(n)).product();
+        let threads: u64 = kernel
+            .contract
+            .workgroup
+            .iter()
+            .map(|&n| u64::from(n))
+            .product();
         if threads > u64::from(self.limits.max_threads) {
-            return refuse(Lack::Threads { needed: threads, limit: self.limits.max_threads });
+            return refuse(Lack::Threads {
+                needed: threads,
+                limit: self.limits.max_threads,
+            });
         }
         let needed = kernel.shared_bytes();
         if needed > self.limits.shared_bytes {
@@ -176,7 +206,11 @@ impl Profile {
                 })
                 .collect::<Vec<_>>()
                 .join(", ");
-            return refuse(Lack::SharedBytes { needed, limit: self.limits.shared_bytes, arrays });
+            return refuse(Lack::SharedBytes {
+                needed,
+                limit: self.limits.shared_bytes,
+                arrays,
+            });
         }
         if let Some(limit) = self.limits.buffer_slots {
             let tensors = kernel.tensor_slots().count() as u32;
@@ -195,7 +229,10 @@ impl Profile {
         }
         let needed = BlockLayout::of(kernel).bytes;
         if needed > self.limits.parameter_bytes {
-            return refuse(Lack::ParameterBytes { needed, limit: self.limits.parameter_bytes });
+            return refuse(Lack::ParameterBytes {
+                needed,
+                limit: self.limits.parameter_bytes,
+            });
         }
         Ok(())
     }

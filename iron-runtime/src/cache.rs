@@ -26,12 +26,16 @@ pub struct ArtifactCache {
 impl ArtifactCache {
     /// The cache of that kind (`cubin`, `hsaco`) in the user's folder.
     pub fn open(kind: &str) -> ArtifactCache {
-        ArtifactCache { folder: cache_folder().map(|f| f.join(kind)) }
+        ArtifactCache {
+            folder: cache_folder().map(|f| f.join(kind)),
+        }
     }
 
     /// A cache in a folder of the caller's choice.
     pub fn at(folder: &Path) -> ArtifactCache {
-        ArtifactCache { folder: Some(folder.to_owned()) }
+        ArtifactCache {
+            folder: Some(folder.to_owned()),
+        }
     }
 
     /// The artifact of a key, if it is there and whole.
@@ -67,7 +71,11 @@ fn write(folder: &Path, key: &str, payload: &[u8]) -> std::io::Result<()> {
 
 /// The folder of every disk cache, where the environment gives one.
 pub fn cache_folder() -> Option<PathBuf> {
-    let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let set = |name: &str| {
+        std::env::var_os(name)
+            .filter(|v| !v.is_empty())
+            .map(PathBuf::from)
+    };
     set(CACHE_VARIABLE)
         .or_else(|| set("XDG_CACHE_HOME").map(|f| f.join("iron")))
         .or_else(|| set("HOME").map(|f| f.join(".cache").join("iron")))
@@ -80,7 +88,11 @@ pub fn artifact_key(parts: &[&[u8]]) -> String {
         hasher.update((part.len() as u64).to_le_bytes());
         hasher.update(part);
     }
-    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    hasher
+        .finalize()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 #[cfg(test)]
@@ -114,7 +126,10 @@ mod tests {
     #[test]
     fn every_part_changes_the_key_and_boundaries_count() {
         let base = artifact_key(&[b"text", b"sm_90a", b"--fmad=false", b"13.0"]);
-        assert_eq!(base, artifact_key(&[b"text", b"sm_90a", b"--fmad=false", b"13.0"]));
+        assert_eq!(
+            base,
+            artifact_key(&[b"text", b"sm_90a", b"--fmad=false", b"13.0"])
+        );
         for other in [
             artifact_key(&[b"Text", b"sm_90a", b"--fmad=false", b"13.0"]),
             artifact_key(&[b"text", b"sm_80", b"--fmad=false", b"13.0"]),

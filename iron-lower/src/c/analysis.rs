@@ -14,7 +14,9 @@ pub(crate) struct Uses {
 impl Uses {
     /// Counts uses; a value that nothing live needs has none.
     pub fn of(kernel: &Kernel) -> Uses {
-        let mut uses = Uses { counts: vec![0; kernel.values.len()] };
+        let mut uses = Uses {
+            counts: vec![0; kernel.values.len()],
+        };
         let mut work = Vec::new();
         kernel.body.walk(&mut |stmt, _| work.extend(stmt.uses()));
         while let Some(value) = work.pop() {
@@ -112,18 +114,28 @@ impl Declarations {
 
     /// Variables to declare before statement `index` of `block`.
     pub fn before(&self, block: &Block, index: usize) -> &[Local] {
-        self.at.get(&(std::ptr::from_ref(block), index)).map_or(&[], Vec::as_slice)
+        self.at
+            .get(&(std::ptr::from_ref(block), index))
+            .map_or(&[], Vec::as_slice)
     }
 
     /// Places those of `open` that `block` holds, the others stay open for outer blocks.
     fn place(&mut self, kernel: &Kernel, block: &Block, open: &mut Vec<Local>) {
-        let mentioned: Vec<Vec<Local>> =
-            block.0.iter().map(|(stmt, _)| mentions(kernel, stmt)).collect();
+        let mentioned: Vec<Vec<Local>> = block
+            .0
+            .iter()
+            .map(|(stmt, _)| mentions(kernel, stmt))
+            .collect();
         let mut inner: HashMap<usize, Vec<Local>> = HashMap::new();
         open.retain(|local| {
-            let mut holders =
-                mentioned.iter().enumerate().filter(|(_, m)| m.contains(local)).map(|(i, _)| i);
-            let Some(first) = holders.next() else { return true };
+            let mut holders = mentioned
+                .iter()
+                .enumerate()
+                .filter(|(_, m)| m.contains(local))
+                .map(|(i, _)| i);
+            let Some(first) = holders.next() else {
+                return true;
+            };
             let is_sole = holders.next().is_none();
             let (stmt, _) = &block.0[first];
             if is_sole && !stmt.blocks().is_empty() && !mentions_itself(kernel, stmt, *local) {
@@ -142,7 +154,10 @@ impl Declarations {
                     return false;
                 }
             }
-            self.at.entry((std::ptr::from_ref(block), first)).or_default().push(*local);
+            self.at
+                .entry((std::ptr::from_ref(block), first))
+                .or_default()
+                .push(*local);
             false
         });
         for (index, mut locals) in inner {
@@ -156,16 +171,24 @@ impl Declarations {
 /// Whether the first statement of the block that names the variable sets it, outside any nested
 /// block.
 fn sets_first(kernel: &Kernel, block: &Block, local: Local) -> bool {
-    let first = block.0.iter().find(|(stmt, _)| mentions(kernel, stmt).contains(&local));
+    let first = block
+        .0
+        .iter()
+        .find(|(stmt, _)| mentions(kernel, stmt).contains(&local));
     match first {
         Some((Stmt::Set(set, value), _)) => *set == local && !reads(kernel, *value, local),
-        Some((stmt, _)) if matches!(stmt, Stmt::If { .. } | Stmt::For { .. } | Stmt::Loop { .. }) => {
+        Some((stmt, _))
+            if matches!(stmt, Stmt::If { .. } | Stmt::For { .. } | Stmt::Loop { .. }) =>
+        {
             let nested: Vec<&Block> = stmt
                 .blocks()
                 .into_iter()
                 .filter(|b| block_mentions(kernel, b).contains(&local))
                 .collect();
-            let elsewhere = block.0.iter().filter(|(s, _)| mentions(kernel, s).contains(&local));
+            let elsewhere = block
+                .0
+                .iter()
+                .filter(|(s, _)| mentions(kernel, s).contains(&local));
             nested.len() == 1 && elsewhere.count() == 1 && sets_first(kernel, nested[0], local)
         }
         _ => false,
@@ -177,7 +200,11 @@ fn reads(kernel: &Kernel, value: Value, local: Local) -> bool {
 }
 
 fn block_mentions(kernel: &Kernel, block: &Block) -> Vec<Local> {
-    block.0.iter().flat_map(|(stmt, _)| mentions(kernel, stmt)).collect()
+    block
+        .0
+        .iter()
+        .flat_map(|(stmt, _)| mentions(kernel, stmt))
+        .collect()
 }
 
 /// Variables that a statement names, nested blocks included.

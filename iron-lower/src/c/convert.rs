@@ -28,7 +28,11 @@ impl Ops<'_> {
                 self.dialect.float_to_half(self, to, &float)
             }
             (Class::Bool, Class::Float) => {
-                let (one, zero) = if to == Scalar::F64 { ("1.0", "0.0") } else { ("1.0f", "0.0f") };
+                let (one, zero) = if to == Scalar::F64 {
+                    ("1.0", "0.0")
+                } else {
+                    ("1.0f", "0.0f")
+                };
                 Expr::conditional(a, &Expr::primary(one), &Expr::primary(zero))
             }
             (Class::Bool, _) => self.dialect.cast(ty, a),
@@ -109,21 +113,31 @@ impl Ops<'_> {
             return Ok(self.int_to_int(from, to, a));
         }
         // Packed types and bool are unsigned integers in the text.
-        Ok(if self.dialect.scalar_type(from) == self.dialect.scalar_type(to) {
-            a.clone()
-        } else {
-            self.dialect.cast(self.dialect.scalar_type(to), a)
-        })
+        Ok(
+            if self.dialect.scalar_type(from) == self.dialect.scalar_type(to) {
+                a.clone()
+            } else {
+                self.dialect.cast(self.dialect.scalar_type(to), a)
+            },
+        )
     }
 
     /// A float of at most 32 bits as `f32`.
     fn to_float(&mut self, from: Scalar, a: &Expr) -> Expr {
-        if is_half(from) { self.dialect.half_to_float(self, from, a) } else { a.clone() }
+        if is_half(from) {
+            self.dialect.half_to_float(self, from, a)
+        } else {
+            a.clone()
+        }
     }
 
     fn int_to_int(&mut self, from: Scalar, to: Scalar, a: &Expr) -> Expr {
         let ty = self.dialect.scalar_type(to);
-        if let Some(inner) = a.unsigned.as_ref().filter(|_| to == from.unsigned_of_width()) {
+        if let Some(inner) = a
+            .unsigned
+            .as_ref()
+            .filter(|_| to == from.unsigned_of_width())
+        {
             return (**inner).clone();
         }
         let mut result = self.dialect.cast(ty, &a.clone().plain());
@@ -148,7 +162,11 @@ impl Ops<'_> {
             false => (0, u64::MAX >> (64 - bits)),
         };
         let suffix = if from == Scalar::F32 { "f" } else { "" };
-        let low = if to.is_signed() { -(2f64.powi(bits as i32 - 1)) } else { 0.0 };
+        let low = if to.is_signed() {
+            -(2f64.powi(bits as i32 - 1))
+        } else {
+            0.0
+        };
         let high = 2f64.powi(bits as i32 - i32::from(to.is_signed()));
         let (least, most) = (self.constant(to, least), self.constant(to, most));
         let inside = self.dialect.cast(ty, &Expr::primary("x"));
@@ -191,11 +209,16 @@ impl Ops<'_> {
                 )
             });
         }
-        let wide = if from.is_signed() { Scalar::I64 } else { Scalar::U64 };
+        let wide = if from.is_signed() {
+            Scalar::I64
+        } else {
+            Scalar::U64
+        };
         let operand = if from == wide {
             a.clone()
         } else {
-            self.dialect.cast(self.dialect.scalar_type(wide), &a.clone().plain())
+            self.dialect
+                .cast(self.dialect.scalar_type(wide), &a.clone().plain())
         };
         Expr::call("round_to_odd", &[operand])
     }
@@ -203,8 +226,12 @@ impl Ops<'_> {
     /// An `f64` as an `f32` rounded to odd.
     fn round_double_to_odd(&mut self, a: &Expr) -> Expr {
         let uint = self.dialect.scalar_type(Scalar::U32);
-        let bits = self.dialect.bit_cast(Scalar::F32, Scalar::U32, &Expr::primary("nearest"));
-        let back = self.dialect.bit_cast(Scalar::U32, Scalar::F32, &Expr::primary("bits"));
+        let bits = self
+            .dialect
+            .bit_cast(Scalar::F32, Scalar::U32, &Expr::primary("nearest"));
+        let back = self
+            .dialect
+            .bit_cast(Scalar::U32, Scalar::F32, &Expr::primary("bits"));
         let prefix = self.dialect.helper_prefix();
         self.helpers.require("round_to_odd f64", || {
             format!(

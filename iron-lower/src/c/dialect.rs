@@ -202,7 +202,12 @@ impl Context<'_> {
 
     /// Threads of the workgroup along an axis.
     pub fn group_size(&self, axis: u8) -> u32 {
-        self.kernel.contract.workgroup.get(usize::from(axis)).copied().unwrap_or(1)
+        self.kernel
+            .contract
+            .workgroup
+            .get(usize::from(axis))
+            .copied()
+            .unwrap_or(1)
     }
 
     /// Lanes of a subgroup; only where the profile fixes them.

@@ -119,7 +119,11 @@ impl Expr {
     /// A literal, which a sign makes a prefix expression.
     pub fn literal(text: impl Into<String>) -> Expr {
         let text = text.into();
-        let level = if text.starts_with('-') { Level::Unary } else { Level::Primary };
+        let level = if text.starts_with('-') {
+            Level::Unary
+        } else {
+            Level::Primary
+        };
         Expr::new(text, level)
     }
 
@@ -142,8 +146,7 @@ impl Expr {
         } else {
             operand.at(Level::Unary)
         };
-        Expr::new(format!("{operator}{text}"), Level::Unary)
-            .reading(std::slice::from_ref(operand))
+        Expr::new(format!("{operator}{text}"), Level::Unary).reading(std::slice::from_ref(operand))
     }
 
     /// `left operator right`, left-associative. Bit operators and shifts, whose precedence
@@ -202,7 +205,11 @@ impl Expr {
 
     /// As [`Expr::at`], with parentheses around `&&` beside `||`.
     fn at_or(&self, level: Level) -> String {
-        if self.level == Level::And { format!("({})", self.text) } else { self.at(level) }
+        if self.level == Level::And {
+            format!("({})", self.text)
+        } else {
+            self.at(level)
+        }
     }
 
     /// Forgets what only the printer of an enclosing operator may use.

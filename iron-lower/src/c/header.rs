@@ -18,12 +18,22 @@ pub(crate) fn contract_comment(kernel: &Kernel, profile: &str) -> String {
     }
     let contract = &kernel.contract;
     let is_one = |e: &Expr| *e == Expr::Const(1);
-    let grid_rank = (1..=3).rev().find(|&n| !is_one(&contract.grid[n - 1])).unwrap_or(1);
-    let grid: Vec<String> =
-        contract.grid[..grid_rank].iter().map(|e| e.display(kernel).to_string()).collect();
-    let group_rank = (1..=3).rev().find(|&n| contract.workgroup[n - 1] != 1).unwrap_or(1);
-    let group: Vec<String> =
-        contract.workgroup[..group_rank].iter().map(u32::to_string).collect();
+    let grid_rank = (1..=3)
+        .rev()
+        .find(|&n| !is_one(&contract.grid[n - 1]))
+        .unwrap_or(1);
+    let grid: Vec<String> = contract.grid[..grid_rank]
+        .iter()
+        .map(|e| e.display(kernel).to_string())
+        .collect();
+    let group_rank = (1..=3)
+        .rev()
+        .find(|&n| contract.workgroup[n - 1] != 1)
+        .unwrap_or(1);
+    let group: Vec<String> = contract.workgroup[..group_rank]
+        .iter()
+        .map(u32::to_string)
+        .collect();
     let mut rows: Vec<(String, String)> = vec![
         ("grid".into(), grid.join(" x ")),
         ("workgroup".into(), group.join(" x ")),
@@ -35,8 +45,11 @@ pub(crate) fn contract_comment(kernel: &Kernel, profile: &str) -> String {
         let text = match &data.kind {
             ParamKind::Scalar(scalar) => scalar.to_string(),
             ParamKind::Tensor(tensor) => {
-                let shape: Vec<String> =
-                    tensor.shape.iter().map(|e| e.display(kernel).to_string()).collect();
+                let shape: Vec<String> = tensor
+                    .shape
+                    .iter()
+                    .map(|e| e.display(kernel).to_string())
+                    .collect();
                 let mut text = format!("{} [{}]", tensor.scalar, shape.join(", "));
                 if tensor.access == Access::ReadWrite {
                     text.push_str(", written");
@@ -48,8 +61,11 @@ pub(crate) fn contract_comment(kernel: &Kernel, profile: &str) -> String {
                     text.push_str(&format!(", aligned to {} elements", tensor.align));
                 }
                 if !tensor.may_alias.is_empty() {
-                    let others: Vec<&str> =
-                        tensor.may_alias.iter().map(|&p| &*kernel.params[p].name).collect();
+                    let others: Vec<&str> = tensor
+                        .may_alias
+                        .iter()
+                        .map(|&p| &*kernel.params[p].name)
+                        .collect();
                     text.push_str(&format!(", may be {} itself", others.join(" or ")));
                 }
                 text
@@ -57,7 +73,11 @@ pub(crate) fn contract_comment(kernel: &Kernel, profile: &str) -> String {
         };
         rows.push((data.name.to_string(), text));
     }
-    let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+    let width = rows
+        .iter()
+        .map(|(name, _)| name.chars().count())
+        .max()
+        .unwrap_or(0);
     for (name, text) in rows {
         lines.push(format!("{name:<width$}  {text}"));
     }
@@ -66,7 +86,11 @@ pub(crate) fn contract_comment(kernel: &Kernel, profile: &str) -> String {
         .map(|line| {
             // A trailing backslash would continue the comment over the next line.
             let line = line.trim_end().trim_end_matches('\\');
-            if line.is_empty() { "//\n".to_owned() } else { format!("// {line}\n") }
+            if line.is_empty() {
+                "//\n".to_owned()
+            } else {
+                format!("// {line}\n")
+            }
         })
         .collect()
 }

@@ -31,6 +31,9 @@ impl Helpers {
 
     /// Every text, each followed by an empty line.
     pub fn finish(&self) -> String {
-        self.texts.iter().map(|t| format!("{}\n\n", t.trim_end())).collect()
+        self.texts
+            .iter()
+            .map(|t| format!("{}\n\n", t.trim_end()))
+            .collect()
     }
 }

@@ -22,9 +22,10 @@ pub(crate) fn literal(dialect: &dyn Dialect, constant: Const) -> Expr {
         Scalar::I64 => {
             let suffix = dialect.long_suffix();
             match bits as i64 {
-                i64::MIN => {
-                    Expr::new(format!("-9223372036854775807{suffix} - 1{suffix}"), Level::Additive)
-                }
+                i64::MIN => Expr::new(
+                    format!("-9223372036854775807{suffix} - 1{suffix}"),
+                    Level::Additive,
+                ),
                 value => Expr::literal(format!("{value}{suffix}")),
             }
         }
@@ -82,7 +83,10 @@ mod tests {
     use crate::msl::Msl;
 
     fn float(value: f32) -> String {
-        let constant = Const { scalar: Scalar::F32, bits: u64::from(value.to_bits()) };
+        let constant = Const {
+            scalar: Scalar::F32,
+            bits: u64::from(value.to_bits()),
+        };
         literal(&Cuda, constant).text
     }
 
@@ -113,16 +117,28 @@ mod tests {
     fn special_values_are_bit_casts() {
         assert_eq!(float(f32::INFINITY), "__uint_as_float(0x7f800000u)");
         assert_eq!(float(f32::NEG_INFINITY), "__uint_as_float(0xff800000u)");
-        assert_eq!(float(f32::from_bits(0x7fc0_0001)), "__uint_as_float(0x7fc00001u)");
-        let nan = Const { scalar: Scalar::F32, bits: 0x7fc0_0000 };
+        assert_eq!(
+            float(f32::from_bits(0x7fc0_0001)),
+            "__uint_as_float(0x7fc00001u)"
+        );
+        let nan = Const {
+            scalar: Scalar::F32,
+            bits: 0x7fc0_0000,
+        };
         assert_eq!(literal(&Msl, nan).text, "as_type<float>(0x7fc00000u)");
     }
 
     #[test]
     fn least_integers_are_not_a_sign_and_an_overflow() {
-        let least = Const { scalar: Scalar::I32, bits: u64::from(i32::MIN as u32) };
+        let least = Const {
+            scalar: Scalar::I32,
+            bits: u64::from(i32::MIN as u32),
+        };
         assert_eq!(literal(&Cuda, least).text, "-2147483647 - 1");
-        let most = Const { scalar: Scalar::U64, bits: u64::MAX };
+        let most = Const {
+            scalar: Scalar::U64,
+            bits: u64::MAX,
+        };
         assert_eq!(literal(&Cuda, most).text, "18446744073709551615ull");
         assert_eq!(literal(&Msl, most).text, "18446744073709551615ul");
     }

@@ -8,71 +8,337 @@ use std::collections::HashSet;
 
 /// Words of C++ and macros of its headers, which no dialect allows as names.
 const WORDS: &[&str] = &[
-    "alignas", "alignof", "and", "and_eq", "asm", "assert", "auto", "bitand", "bitor", "bool",
-    "break", "case", "catch", "char", "char16_t", "char32_t", "char8_t", "class", "co_await",
-    "co_return", "co_yield", "compl", "concept", "const", "const_cast", "consteval", "constexpr",
-    "constinit", "continue", "decltype", "default", "delete", "do", "double", "dynamic_cast",
-    "else", "enum", "errno", "explicit", "export", "extern", "false", "float", "for", "friend",
-    "goto", "if", "inline", "int", "linux", "long", "main", "mutable", "namespace", "new",
-    "noexcept", "not", "not_eq", "nullptr", "operator", "or", "or_eq", "private", "protected",
-    "public", "register", "reinterpret_cast", "requires", "restrict", "return", "short", "signed",
-    "sizeof", "static", "static_assert", "static_cast", "std", "struct", "switch", "template",
-    "this", "thread_local", "throw", "true", "try", "typedef", "typeid", "typename", "typeof",
-    "union", "unix", "unsigned", "using", "virtual", "void", "volatile", "wchar_t", "while", "xor",
-    "xor_eq", "NULL", "EOF", "INFINITY", "NAN", "HUGE_VAL", "HUGE_VALF", "FLT_MAX", "FLT_MIN",
-    "FLT_EPSILON", "DBL_MAX", "DBL_MIN", "INT_MAX", "INT_MIN", "UINT_MAX", "CHAR_BIT", "M_PI",
-    "M_PI_F", "M_E_F", "I", "warpSize",
+    "alignas",
+    "alignof",
+    "and",
+    "and_eq",
+    "asm",
+    "assert",
+    "auto",
+    "bitand",
+    "bitor",
+    "bool",
+    "break",
+    "case",
+    "catch",
+    "char",
+    "char16_t",
+    "char32_t",
+    "char8_t",
+    "class",
+    "co_await",
+    "co_return",
+    "co_yield",
+    "compl",
+    "concept",
+    "const",
+    "const_cast",
+    "consteval",
+    "constexpr",
+    "constinit",
+    "continue",
+    "decltype",
+    "default",
+    "delete",
+    "do",
+    "double",
+    "dynamic_cast",
+    "else",
+    "enum",
+    "errno",
+    "explicit",
+    "export",
+    "extern",
+    "false",
+    "float",
+    "for",
+    "friend",
+    "goto",
+    "if",
+    "inline",
+    "int",
+    "linux",
+    "long",
+    "main",
+    "mutable",
+    "namespace",
+    "new",
+    "noexcept",
+    "not",
+    "not_eq",
+    "nullptr",
+    "operator",
+    "or",
+    "or_eq",
+    "private",
+    "protected",
+    "public",
+    "register",
+    "reinterpret_cast",
+    "requires",
+    "restrict",
+    "return",
+    "short",
+    "signed",
+    "sizeof",
+    "static",
+    "static_assert",
+    "static_cast",
+    "std",
+    "struct",
+    "switch",
+    "template",
+    "this",
+    "thread_local",
+    "throw",
+    "true",
+    "try",
+    "typedef",
+    "typeid",
+    "typename",
+    "typeof",
+    "union",
+    "unix",
+    "unsigned",
+    "using",
+    "virtual",
+    "void",
+    "volatile",
+    "wchar_t",
+    "while",
+    "xor",
+    "xor_eq",
+    "NULL",
+    "EOF",
+    "INFINITY",
+    "NAN",
+    "HUGE_VAL",
+    "HUGE_VALF",
+    "FLT_MAX",
+    "FLT_MIN",
+    "FLT_EPSILON",
+    "DBL_MAX",
+    "DBL_MIN",
+    "INT_MAX",
+    "INT_MIN",
+    "UINT_MAX",
+    "CHAR_BIT",
+    "M_PI",
+    "M_PI_F",
+    "M_E_F",
+    "I",
+    "warpSize",
 ];
 
 /// Types of the languages and of their headers.
 const TYPES: &[&str] = &[
-    "size_t", "ptrdiff_t", "int8_t", "int16_t", "int32_t", "int64_t", "uint8_t", "uint16_t",
-    "uint32_t", "uint64_t", "uchar", "ushort", "uint", "ulong", "half", "bfloat", "longlong",
-    "ulonglong", "dim3", "intptr_t", "uintptr_t",
+    "size_t",
+    "ptrdiff_t",
+    "int8_t",
+    "int16_t",
+    "int32_t",
+    "int64_t",
+    "uint8_t",
+    "uint16_t",
+    "uint32_t",
+    "uint64_t",
+    "uchar",
+    "ushort",
+    "uint",
+    "ulong",
+    "half",
+    "bfloat",
+    "longlong",
+    "ulonglong",
+    "dim3",
+    "intptr_t",
+    "uintptr_t",
 ];
 
 /// Functions that texts call: a variable of that name would hide them.
 const CALLED: &[&str] = &[
-    "abs", "ceil", "cos", "erf", "exp", "exp2", "fabs", "floor", "fma", "fmax", "fmin",
-    "isfinite", "isnan", "log", "log2", "max", "memcpy", "min", "pow", "rint", "rsqrt", "signbit",
-    "sin", "sqrt", "tanh", "trunc", "popcount", "clz", "ctz", "mulhi", "select",
+    "abs", "ceil", "cos", "erf", "exp", "exp2", "fabs", "floor", "fma", "fmax", "fmin", "isfinite",
+    "isnan", "log", "log2", "max", "memcpy", "min", "pow", "rint", "rsqrt", "signbit", "sin",
+    "sqrt", "tanh", "trunc", "popcount", "clz", "ctz", "mulhi", "select",
 ];
 
 /// Further functions of the libraries, which only an entry point would clash with.
 const LIBRARY: &[&str] = &[
-    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "copysign", "cosh",
-    "cospi", "div", "erfc", "exp10", "expm1", "fdim", "fmod", "frexp", "gamma", "hypot", "ilogb",
-    "index", "isinf", "isnormal", "j0", "j1", "jn", "ldexp", "lgamma", "log10", "log1p", "logb",
-    "memcmp", "memmove", "memset", "modf", "nan", "nearbyint", "nextafter", "norm", "printf",
-    "remainder", "remquo", "round", "sincos", "sincospi", "sinh", "sinpi", "tan", "tanpi",
-    "tgamma", "y0", "y1", "yn", "malloc", "free", "exit", "abort", "rand", "clock", "time",
-    "labs", "llabs", "umin", "umax", "scalbn", "lround", "lrint", "all", "any", "clamp", "cross",
-    "dot", "fract", "length", "mix", "normalize", "powr", "rotate", "saturate", "sign",
-    "smoothstep", "step",
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atan2",
+    "atanh",
+    "cbrt",
+    "copysign",
+    "cosh",
+    "cospi",
+    "div",
+    "erfc",
+    "exp10",
+    "expm1",
+    "fdim",
+    "fmod",
+    "frexp",
+    "gamma",
+    "hypot",
+    "ilogb",
+    "index",
+    "isinf",
+    "isnormal",
+    "j0",
+    "j1",
+    "jn",
+    "ldexp",
+    "lgamma",
+    "log10",
+    "log1p",
+    "logb",
+    "memcmp",
+    "memmove",
+    "memset",
+    "modf",
+    "nan",
+    "nearbyint",
+    "nextafter",
+    "norm",
+    "printf",
+    "remainder",
+    "remquo",
+    "round",
+    "sincos",
+    "sincospi",
+    "sinh",
+    "sinpi",
+    "tan",
+    "tanpi",
+    "tgamma",
+    "y0",
+    "y1",
+    "yn",
+    "malloc",
+    "free",
+    "exit",
+    "abort",
+    "rand",
+    "clock",
+    "time",
+    "labs",
+    "llabs",
+    "umin",
+    "umax",
+    "scalbn",
+    "lround",
+    "lrint",
+    "all",
+    "any",
+    "clamp",
+    "cross",
+    "dot",
+    "fract",
+    "length",
+    "mix",
+    "normalize",
+    "powr",
+    "rotate",
+    "saturate",
+    "sign",
+    "smoothstep",
+    "step",
 ];
 
 /// Names that the printer itself gives.
 const OURS: &[&str] = &[
-    "parameters", "Parameters", "error_word", "shared_memory", "subgroup_mask", "bit_cast",
-    "half_to_float", "float_to_half", "bfloat_to_float", "float_to_bfloat", "min_number",
-    "max_number", "min_nan", "max_nan", "wrapping_abs", "check_index", "grid_barrier",
-    "grid_arrivals", "round_to_odd", "total_divide", "total_remainder", "lane_at", "group_id", "group_count",
-    "local_id", "local_index", "global_id", "subgroup_id", "subgroup_count", "subgroup_lane",
+    "parameters",
+    "Parameters",
+    "error_word",
+    "shared_memory",
+    "subgroup_mask",
+    "bit_cast",
+    "half_to_float",
+    "float_to_half",
+    "bfloat_to_float",
+    "float_to_bfloat",
+    "min_number",
+    "max_number",
+    "min_nan",
+    "max_nan",
+    "wrapping_abs",
+    "check_index",
+    "grid_barrier",
+    "grid_arrivals",
+    "round_to_odd",
+    "total_divide",
+    "total_remainder",
+    "lane_at",
+    "group_id",
+    "group_count",
+    "local_id",
+    "local_index",
+    "global_id",
+    "subgroup_id",
+    "subgroup_count",
+    "subgroup_lane",
     "subgroup_size",
 ];
 
 /// Stems that, with lanes after them, are vector types: `float4`.
 const VECTOR_STEMS: &[&str] = &[
-    "bool", "char", "uchar", "short", "ushort", "int", "uint", "long", "ulong", "longlong",
-    "ulonglong", "float", "double", "half", "bfloat", "f16x", "bf16x", "boolx", "packed_float",
-    "packed_half", "packed_int", "packed_uint", "simd_float", "uint8_t", "float2x", "float3x",
-    "float4x", "half2x", "half3x", "half4x",
+    "bool",
+    "char",
+    "uchar",
+    "short",
+    "ushort",
+    "int",
+    "uint",
+    "long",
+    "ulong",
+    "longlong",
+    "ulonglong",
+    "float",
+    "double",
+    "half",
+    "bfloat",
+    "f16x",
+    "bf16x",
+    "boolx",
+    "packed_float",
+    "packed_half",
+    "packed_int",
+    "packed_uint",
+    "simd_float",
+    "uint8_t",
+    "float2x",
+    "float3x",
+    "float4x",
+    "half2x",
+    "half3x",
+    "half4x",
 ];
 
 /// Prefixes of helper functions, builtin functions and macros of the vendors.
 const PREFIXES: &[&str] = &[
-    "lanes_", "make_", "saturate_", "subgroup_", "atomic", "simd_", "quad_", "hip", "HIP", "cuda",
-    "CUDA", "NV_", "nv", "threadgroup_", "mem_flags", "memory_order", "metal", "rocm", "as_type",
+    "lanes_",
+    "make_",
+    "saturate_",
+    "subgroup_",
+    "atomic",
+    "simd_",
+    "quad_",
+    "hip",
+    "HIP",
+    "cuda",
+    "CUDA",
+    "NV_",
+    "nv",
+    "threadgroup_",
+    "mem_flags",
+    "memory_order",
+    "metal",
+    "rocm",
+    "as_type",
 ];
 
 /// Gives names. A name given in a block is free again after it, so that two loops may both
@@ -86,7 +352,11 @@ pub(crate) struct Namer {
 impl Namer {
     /// A namer of a dialect with these further reserved words.
     pub fn new(reserved: &'static [&'static str]) -> Namer {
-        Namer { reserved, used: HashSet::new(), given: Vec::new() }
+        Namer {
+            reserved,
+            used: HashSet::new(),
+            given: Vec::new(),
+        }
     }
 
     /// A name like `wanted` that nothing in scope has.
@@ -121,9 +391,14 @@ impl Namer {
             return base;
         }
         let stem = base.trim_end_matches('_');
-        // `lanes_2` would have a reserved prefix, `float2` would be a type.
+        // `lanes_2` would have a reserved prefix whatever the number.
+        let lead = if has_reserved_prefix(&format!("{stem}_")) {
+            "k_"
+        } else {
+            ""
+        };
         (2u64..)
-            .flat_map(|n| [format!("{stem}_{n}"), format!("{stem}{n}"), format!("k_{stem}_{n}")])
+            .map(|n| format!("{lead}{stem}_{n}"))
             .find(|name| !is_reserved(name, self.reserved) && !self.used.contains(name))
             .unwrap_or(base)
     }
@@ -133,7 +408,9 @@ impl Namer {
 pub(crate) fn legal_entry_point(wanted: &str, reserved: &[&str]) -> String {
     let name = legal(wanted, reserved);
     let is_taken = LIBRARY.contains(&name.as_str())
-        || name.strip_suffix(['f', 'l']).is_some_and(|stem| LIBRARY.contains(&stem));
+        || name
+            .strip_suffix(['f', 'l'])
+            .is_some_and(|stem| LIBRARY.contains(&stem));
     if is_taken { format!("{name}_") } else { name }
 }
 
@@ -161,7 +438,11 @@ pub(crate) fn legal(wanted: &str, reserved: &[&str]) -> String {
     if is_reserved(&name, reserved) {
         let name = name.trim_end_matches('_');
         // A prefix stays reserved whatever follows it.
-        let led = if has_reserved_prefix(name) { format!("k_{name}") } else { name.to_owned() };
+        let led = if has_reserved_prefix(name) {
+            format!("k_{name}")
+        } else {
+            name.to_owned()
+        };
         return format!("{led}_");
     }
     name
@@ -190,7 +471,8 @@ fn is_vector_type(name: &str) -> bool {
 
 /// `sinf`, `fmaxl`: the C library's variants of a reserved function.
 fn is_float_variant(name: &str) -> bool {
-    name.strip_suffix(['f', 'l']).is_some_and(|stem| CALLED.contains(&stem))
+    name.strip_suffix(['f', 'l'])
+        .is_some_and(|stem| CALLED.contains(&stem))
 }
 
 #[cfg(test)]
@@ -222,7 +504,7 @@ mod tests {
             ("atomic_sum", "k_atomic_sum_"),
             ("row", "row"),
             ("lanes", "lanes"),
-            ("lanes", "lanes2"),
+            ("lanes", "k_lanes_2"),
         ] {
             assert_eq!(namer.name(wanted), expected, "wanted `{wanted}`");
         }
@@ -233,7 +515,10 @@ mod tests {
         let mut namer = Namer::new(&[]);
         let outer = namer.name("sum");
         let block = namer.open();
-        assert_eq!([outer, namer.name("i"), namer.name("sum")], ["sum", "i", "sum_2"]);
+        assert_eq!(
+            [outer, namer.name("i"), namer.name("sum")],
+            ["sum", "i", "sum_2"]
+        );
         namer.close(block);
         assert_eq!([namer.name("i"), namer.name("sum")], ["i", "sum_2"]);
     }

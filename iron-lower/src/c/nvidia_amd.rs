@@ -74,13 +74,12 @@ pub(crate) fn bit_cast(from: Scalar, to: Scalar, operand: &Expr) -> Expr {
         (Scalar::F32, _) => Expr::call("__float_as_uint", one),
         (Scalar::I32, _) => Expr::call("__int_as_float", one),
         (Scalar::F64, Scalar::I64) => Expr::call("__double_as_longlong", one),
-        (Scalar::F64, _) => {
-            Expr::cast("unsigned long long", &Expr::call("__double_as_longlong", one))
-        }
+        (Scalar::F64, _) => Expr::cast(
+            "unsigned long long",
+            &Expr::call("__double_as_longlong", one),
+        ),
         (Scalar::I64, _) => Expr::call("__longlong_as_double", one),
-        (Scalar::U64, _) => {
-            Expr::call("__longlong_as_double", &[Expr::cast("long long", operand)])
-        }
+        (Scalar::U64, _) => Expr::call("__longlong_as_double", &[Expr::cast("long long", operand)]),
         _ => Expr::call("__uint_as_float", one),
     }
 }
@@ -136,19 +135,27 @@ pub(crate) fn float_function(op: UnaryOp, scalar: Scalar, approximate: bool) -> 
 
 /// A mathematics function of the scalar's width.
 pub(crate) fn suffixed(name: &str, scalar: Scalar) -> String {
-    if scalar == Scalar::F64 { name.to_owned() } else { format!("{name}f") }
+    if scalar == Scalar::F64 {
+        name.to_owned()
+    } else {
+        format!("{name}f")
+    }
 }
 
 pub(crate) fn bit_function(op: UnaryOp, wide: bool, operand: &Expr) -> Expr {
     let one = std::slice::from_ref(operand);
-    let (count, leading, reverse) =
-        if wide { ("__popcll", "__clzll", "__brevll") } else { ("__popc", "__clz", "__brev") };
+    let (count, leading, reverse) = if wide {
+        ("__popcll", "__clzll", "__brevll")
+    } else {
+        ("__popc", "__clz", "__brev")
+    };
     let signed = if wide { "long long" } else { "int" };
     match op {
         UnaryOp::CountOnes => Expr::cast("unsigned int", &Expr::call(count, one)),
-        UnaryOp::LeadingZeros => {
-            Expr::cast("unsigned int", &Expr::call(leading, &[Expr::cast(signed, operand)]))
-        }
+        UnaryOp::LeadingZeros => Expr::cast(
+            "unsigned int",
+            &Expr::call(leading, &[Expr::cast(signed, operand)]),
+        ),
         UnaryOp::TrailingZeros => {
             let reversed = Expr::cast(signed, &Expr::call(reverse, one));
             Expr::cast("unsigned int", &Expr::call(leading, &[reversed]))
@@ -175,7 +182,10 @@ pub(crate) fn pointer(memory: Memory, ty: &str) -> String {
 
 /// Places by `blockIdx`, `threadIdx` and what the contract fixes.
 pub(crate) fn builtin(context: &Context<'_>, op: BuiltinOp, axis: u8) -> Expr {
-    let member = ["x", "y", "z"].get(usize::from(axis)).copied().unwrap_or("z");
+    let member = ["x", "y", "z"]
+        .get(usize::from(axis))
+        .copied()
+        .unwrap_or("z");
     let number = |n: u32| Expr::primary(format!("{n}u"));
     let [x, y, z] = context.kernel.contract.workgroup;
     let threads = x * y * z;
@@ -184,7 +194,10 @@ pub(crate) fn builtin(context: &Context<'_>, op: BuiltinOp, axis: u8) -> Expr {
         if context.group_size(axis) == 1 {
             number(0)
         } else {
-            Expr::primary(format!("threadIdx.{}", ["x", "y", "z"][usize::from(axis.min(2))]))
+            Expr::primary(format!(
+                "threadIdx.{}",
+                ["x", "y", "z"][usize::from(axis.min(2))]
+            ))
         }
     };
     match op {
@@ -247,7 +260,10 @@ pub(crate) fn atomic(
     compare: Option<&Expr>,
 ) -> Printed {
     let ty = scalar_type(scalar);
-    if !matches!(scalar, Scalar::I32 | Scalar::U32 | Scalar::I64 | Scalar::U64 | Scalar::F32) {
+    if !matches!(
+        scalar,
+        Scalar::I32 | Scalar::U32 | Scalar::I64 | Scalar::U64 | Scalar::F32
+    ) {
         return Err(format!("an atomic of {scalar}"));
     }
     let address = Expr::prefix('&', cell);
@@ -257,9 +273,13 @@ pub(crate) fn atomic(
             return Ok(Expr::new(volatile, Level::Unary).reading(std::slice::from_ref(cell)));
         }
         AtomicOp::Store => {
-            let Some(value) = value else { return Err("an atomic store of nothing".into()) };
-            let text =
-                format!("*const_cast<volatile {ty}*>({}) = {}", address.text, value.text);
+            let Some(value) = value else {
+                return Err("an atomic store of nothing".into());
+            };
+            let text = format!(
+                "*const_cast<volatile {ty}*>({}) = {}",
+                address.text, value.text
+            );
             return Ok(Expr::new(text, Level::Conditional));
         }
         AtomicOp::Add => "atomicAdd",
@@ -276,7 +296,13 @@ pub(crate) fn atomic(
     }
     let is_unsigned = scalar == Scalar::I64 && !matches!(op, AtomicOp::Min | AtomicOp::Max);
     let unsigned = scalar_type(Scalar::U64);
-    let operand = |e: &Expr| if is_unsigned { Expr::cast(unsigned, e) } else { e.clone() };
+    let operand = |e: &Expr| {
+        if is_unsigned {
+            Expr::cast(unsigned, e)
+        } else {
+            e.clone()
+        }
+    };
     let address = if is_unsigned {
         Expr::primary(format!("reinterpret_cast<{unsigned}*>({})", address.text))
     } else {
@@ -286,7 +312,11 @@ pub(crate) fn atomic(
     arguments.extend(compare.map(operand));
     arguments.extend(value.map(operand));
     let call = Expr::call(name, &arguments);
-    Ok(if is_unsigned { Expr::cast(ty, &call) } else { call })
+    Ok(if is_unsigned {
+        Expr::cast(ty, &call)
+    } else {
+        call
+    })
 }
 
 /// The first failure's code stays in the error word.
@@ -306,7 +336,9 @@ pub(crate) fn signature(context: &Context<'_>) -> String {
     let kernel = context.kernel;
     let layout = BlockLayout::of(kernel);
     let aliased = |param| {
-        kernel.tensor(param).is_some_and(|t| !t.may_alias.is_empty())
+        kernel
+            .tensor(param)
+            .is_some_and(|t| !t.may_alias.is_empty())
             || kernel.params.values().any(|data| match &data.kind {
                 ParamKind::Tensor(t) => t.may_alias.contains(&param),
                 ParamKind::Scalar(_) => false,
@@ -334,7 +366,10 @@ pub(crate) fn signature(context: &Context<'_>) -> String {
         })
         .collect();
     let threads = kernel.contract.threads();
-    let head = format!("extern \"C\" __global__ void __launch_bounds__({threads}) {}(", context.entry);
+    let head = format!(
+        "extern \"C\" __global__ void __launch_bounds__({threads}) {}(",
+        context.entry
+    );
     let line = format!("{head}{})", parameters.join(", "));
     if line.len() <= 98 {
         return line;

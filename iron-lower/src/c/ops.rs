@@ -129,9 +129,7 @@ impl Ops<'_> {
             BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul if is_int => {
                 self.wrapping(op, scalar, a, b)
             }
-            BinaryOp::Div if class == Class::Float => {
-                Expr::infix("/", Level::Multiplicative, a, b)
-            }
+            BinaryOp::Div if class == Class::Float => Expr::infix("/", Level::Multiplicative, a, b),
             BinaryOp::Div | BinaryOp::Rem if is_int => {
                 let text = if op == BinaryOp::Div { "/" } else { "%" };
                 let (a, b) = self.without_widening(scalar, Level::Multiplicative, a, b);
@@ -147,10 +145,15 @@ impl Ops<'_> {
             BinaryOp::Shl if is_int => match (scalar.class(), scalar.bytes()) {
                 (Class::Unsigned, 4 | 8) => Expr::infix("<<", Level::Shift, a, b),
                 _ => {
-                    let wide = if scalar.bytes() == 8 { Scalar::U64 } else { Scalar::U32 };
+                    let wide = if scalar.bytes() == 8 {
+                        Scalar::U64
+                    } else {
+                        Scalar::U32
+                    };
                     let left = self.as_unsigned(wide, a);
                     let shifted = Expr::infix("<<", Level::Shift, &left, b).plain();
-                    self.dialect.cast(self.dialect.scalar_type(scalar), &shifted)
+                    self.dialect
+                        .cast(self.dialect.scalar_type(scalar), &shifted)
                 }
             },
             BinaryOp::Shr if is_int => Expr::infix(">>", Level::Shift, a, b),
@@ -179,7 +182,11 @@ impl Ops<'_> {
                 if scalar.bytes() >= 4 {
                     Expr::call(self.dialect.mul_high(scalar), &both())
                 } else {
-                    let wide = if scalar.is_signed() { Scalar::I32 } else { Scalar::U32 };
+                    let wide = if scalar.is_signed() {
+                        Scalar::I32
+                    } else {
+                        Scalar::U32
+                    };
                     let wide = self.dialect.scalar_type(wide);
                     let (a, b) = (self.dialect.cast(wide, a), self.dialect.cast(wide, b));
                     let product = Expr::infix("*", Level::Multiplicative, &a, &b);
@@ -225,9 +232,10 @@ impl Ops<'_> {
             return Ok(self.dialect.float_to_half(self, scalar, &fused));
         }
         match scalar.class() {
-            Class::Float => {
-                Ok(Expr::call(&self.dialect.fma(scalar), &[a.clone(), b.clone(), c.clone()]))
-            }
+            Class::Float => Ok(Expr::call(
+                &self.dialect.fma(scalar),
+                &[a.clone(), b.clone(), c.clone()],
+            )),
             Class::Signed | Class::Unsigned => {
                 let product = self.binary(BinaryOp::Mul, scalar, a, b)?;
                 self.binary(BinaryOp::Add, scalar, &product, c)
@@ -243,7 +251,11 @@ impl Ops<'_> {
         }
         let digits = a.text.trim_end_matches('l');
         if !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) {
-            let suffix = if unsigned == Scalar::U64 { self.dialect.long_suffix() } else { "" };
+            let suffix = if unsigned == Scalar::U64 {
+                self.dialect.long_suffix()
+            } else {
+                ""
+            };
             return Expr::primary(format!("{digits}u{suffix}"));
         }
         self.dialect.cast(self.dialect.scalar_type(unsigned), a)
@@ -281,11 +293,21 @@ impl Ops<'_> {
     /// Both sides of a 64-bit operation, without the widening of one that the other's width
     /// implies. Kept where both are widened, and where a factor is more than a name, so that a
     /// reader sees in which width a product is taken. (K06)
-    fn without_widening(&mut self, scalar: Scalar, level: Level, a: &Expr, b: &Expr) -> (Expr, Expr) {
+    fn without_widening(
+        &mut self,
+        scalar: Scalar,
+        level: Level,
+        a: &Expr,
+        b: &Expr,
+    ) -> (Expr, Expr) {
         if scalar != Scalar::U64 {
             return (a.clone(), b.clone());
         }
-        let needed = if level == Level::Additive { Level::Multiplicative } else { Level::Primary };
+        let needed = if level == Level::Additive {
+            Level::Multiplicative
+        } else {
+            Level::Primary
+        };
         let narrow = |e: &Expr| match &e.narrow {
             Some(inner) if inner.level >= needed => {
                 Some((**inner).clone().reading(std::slice::from_ref(e)))
@@ -304,12 +326,14 @@ impl Ops<'_> {
         if scalar.bytes() >= 4 {
             return expr;
         }
-        self.dialect.cast(self.dialect.scalar_type(scalar), &expr.plain())
+        self.dialect
+            .cast(self.dialect.scalar_type(scalar), &expr.plain())
     }
 
     fn helper(&mut self, key: &str, head: &str, body: &str) {
         let prefix = self.dialect.helper_prefix();
-        self.helpers.require(key, || format!("{prefix}{head} {{\n{body}}}"));
+        self.helpers
+            .require(key, || format!("{prefix}{head} {{\n{body}}}"));
     }
 
     fn wrapping_abs(&mut self, scalar: Scalar, a: &Expr) -> Expr {
@@ -328,7 +352,11 @@ impl Ops<'_> {
     fn total_division(&mut self, op: BinaryOp, scalar: Scalar, a: &Expr, b: &Expr) -> Expr {
         let ty = self.dialect.scalar_type(scalar);
         let is_div = op == BinaryOp::Div;
-        let name = if is_div { "total_divide" } else { "total_remainder" };
+        let name = if is_div {
+            "total_divide"
+        } else {
+            "total_remainder"
+        };
         let (x, y) = (Expr::primary("a"), Expr::primary("b"));
         let symbol = if is_div { "/" } else { "%" };
         let plain = Expr::infix(symbol, Level::Multiplicative, &x, &y);
@@ -350,14 +378,21 @@ impl Ops<'_> {
         } else {
             format!("    return b == 0 ? {by_zero} : {};\n", plain.text)
         };
-        self.helper(&format!("{name} {scalar}"), &format!("{ty} {name}({ty} a, {ty} b)"), &body);
+        self.helper(
+            &format!("{name} {scalar}"),
+            &format!("{ty} {name}({ty} a, {ty} b)"),
+            &body,
+        );
         Expr::call(name, &[a.clone(), b.clone()])
     }
 
     fn number_minmax(&mut self, is_max: bool, scalar: Scalar, both: &[Expr]) -> Expr {
         let ty = self.dialect.scalar_type(scalar);
-        let (name, than, sign) =
-            if is_max { ("max_number", '>', "!signbit(a)") } else { ("min_number", '<', "signbit(a)") };
+        let (name, than, sign) = if is_max {
+            ("max_number", '>', "!signbit(a)")
+        } else {
+            ("min_number", '<', "signbit(a)")
+        };
         self.helper(
             &format!("{name} {scalar}"),
             &format!("{ty} {name}({ty} a, {ty} b)"),
@@ -377,7 +412,10 @@ impl Ops<'_> {
         self.helper(
             &format!("{name} {scalar}"),
             &format!("{ty} {name}({ty} a, {ty} b)"),
-            &format!("    return isnan(a) || isnan(b) ? a + b : {};\n", number.text),
+            &format!(
+                "    return isnan(a) || isnan(b) ? a + b : {};\n",
+                number.text
+            ),
         );
         Ok(Expr::call(name, both))
     }
@@ -410,7 +448,8 @@ impl Ops<'_> {
             }
             UnaryOp::ReverseBits if bits < 32 => {
                 let shifted = Expr::infix(">>", Level::Shift, &result, &spare);
-                self.dialect.cast(self.dialect.scalar_type(scalar), &shifted)
+                self.dialect
+                    .cast(self.dialect.scalar_type(scalar), &shifted)
             }
             UnaryOp::ReverseBits if scalar.is_signed() => {
                 self.dialect.cast(self.dialect.scalar_type(scalar), &result)

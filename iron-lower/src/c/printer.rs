@@ -51,8 +51,8 @@ pub(crate) struct Printer<'a> {
     pub param_names: Vec<String>,
     pub array_names: Vec<String>,
     pub field_names: Vec<String>,
-    /// Values that are a variable's, which keeps them for as long as they are used.
-    pub kept: HashMap<Value, iron_ir::entity::Local>,
+    /// Widened names, which are written wherever they are used.
+    pub widened: HashMap<Value, Expr>,
     /// Builtins computed once at the start.
     pub hoisted: HashMap<(BuiltinOp, u8), String>,
     /// Values delayed to their only use, in order.
@@ -108,7 +108,11 @@ impl<'a> Printer<'a> {
             }
             field_names.push(name);
         }
-        let array_names = kernel.arrays.values().map(|a| namer.name(&a.name)).collect();
+        let array_names = kernel
+            .arrays
+            .values()
+            .map(|a| namer.name(&a.name))
+            .collect();
         Printer {
             kernel,
             profile,
@@ -129,7 +133,7 @@ impl<'a> Printer<'a> {
             param_names,
             array_names,
             field_names,
-            kept: HashMap::new(),
+            widened: HashMap::new(),
             hoisted: HashMap::new(),
             pending: Vec::new(),
             guards: Vec::new(),
@@ -180,8 +184,10 @@ impl<'a> Printer<'a> {
         let kernel = self.kernel;
         self.block(&kernel.body)?;
         let body = std::mem::take(&mut self.out);
-        let used: Vec<(BuiltinOp, u8)> =
-            self.dialect.entry_builtins(&self.context(), &asked.iter().map(|a| a.0).collect::<Vec<_>>());
+        let used: Vec<(BuiltinOp, u8)> = self.dialect.entry_builtins(
+            &self.context(),
+            &asked.iter().map(|a| a.0).collect::<Vec<_>>(),
+        );
         for data in self.kernel.params.values() {
             if let ParamKind::Tensor(tensor) = &data.kind {
                 let scalar = self.profile.legal.memory_scalar(tensor.scalar);
@@ -224,8 +230,8 @@ impl<'a> Printer<'a> {
             };
             lines.push(match data.space {
                 Space::Shared => {
-                    offset += (u64::from(data.len) * u64::from(data.scalar.bytes()))
-                        .next_multiple_of(16);
+                    offset +=
+                        (u64::from(data.len) * u64::from(data.scalar.bytes())).next_multiple_of(16);
                     self.dialect.shared_array(&self.context(), &declaration)
                 }
                 Space::Private => private_array(&declaration),
@@ -263,7 +269,11 @@ const WIDTH: usize = 100;
 fn wrap(line: &str, indent: usize, out: &mut String) {
     let pad = "    ".repeat(indent);
     let is_head = line.ends_with('{') || line.starts_with("if (");
-    let list = if pad.len() + line.len() > WIDTH && !is_head { longest_list(line) } else { None };
+    let list = if pad.len() + line.len() > WIDTH && !is_head {
+        longest_list(line)
+    } else {
+        None
+    };
     let Some((open, close)) = list else {
         out.push_str(&pad);
         out.push_str(line);
@@ -310,7 +320,8 @@ fn longest_list(line: &str) -> Option<(usize, usize)> {
             ')' => {
                 let start = open.pop()?;
                 let is_longer = best.is_none_or(|(a, b)| at - start > b - a);
-                let is_call = line[..start].ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_' || c == '>');
+                let is_call = line[..start]
+                    .ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_' || c == '>');
                 let is_list = split_list(&line[start + 1..at]).len() > 1 || at - start > 40;
                 if is_longer && is_call && is_list {
                     best = Some((start, at));
@@ -347,5 +358,8 @@ fn private_array(declaration: &ArrayDeclaration<'_>) -> String {
         0 => String::new(),
         n => format!("alignas({n}) "),
     };
-    format!("{align}{} {}[{}];", declaration.ty, declaration.name, declaration.len)
+    format!(
+        "{align}{} {}[{}];",
+        declaration.ty, declaration.name, declaration.len
+    )
 }

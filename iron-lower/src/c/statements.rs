@@ -27,7 +27,6 @@ impl Printer<'_> {
             {
                 // The variable keeps the value for as long as the value can be used.
                 self.value_names[value.index()] = Some(self.local_names[local.index()].clone());
-                self.kept.insert(*value, local);
                 continue;
             }
             self.stmt(stmt, *span)?;
@@ -49,7 +48,11 @@ impl Printer<'_> {
         match stmt {
             Stmt::Let(value) => self.let_value(*value),
             Stmt::Set(local, value) => self.set(*local, *value),
-            Stmt::Store { place, indices, value } => {
+            Stmt::Store {
+                place,
+                indices,
+                value,
+            } => {
                 let ty = self.kernel.ty(*value);
                 let cell = self.access(*place, indices, ty)?;
                 let value = self.read(*value)?;
@@ -57,7 +60,14 @@ impl Printer<'_> {
                 self.statement(&format!("{} = {};", cell.text, value.text));
                 Ok(())
             }
-            Stmt::Atomic { result, op, place, indices, value, compare } => {
+            Stmt::Atomic {
+                result,
+                op,
+                place,
+                indices,
+                value,
+                compare,
+            } => {
                 let scalar = self.kernel.ty(*result).scalar;
                 let cell = self.access(*place, indices, scalar.x(1))?;
                 let value = value.map(|v| self.read(v)).transpose()?;
@@ -96,19 +106,30 @@ impl Printer<'_> {
                 self.statement(&line);
                 Ok(())
             }
-            Stmt::Subgroup { result, op, reduce, value, argument } => {
+            Stmt::Subgroup {
+                result,
+                op,
+                reduce,
+                value,
+                argument,
+            } => {
                 let mut call = self.subgroup(*op, *reduce, *value, *argument)?;
                 self.flush(|reads| reads.memory || reads.lanes);
                 call.reads.lanes = true;
                 let is_unnamed = self.kernel.values[*result].name.is_none();
-                if is_unnamed && self.uses.count(*result) == 1 && call.text.len() <= LONGEST_DELAYED {
+                if is_unnamed && self.uses.count(*result) == 1 && call.text.len() <= LONGEST_DELAYED
+                {
                     self.pending.push((*result, call));
                 } else {
                     self.define(*result, op.name(), &call);
                 }
                 Ok(())
             }
-            Stmt::CheckIndex { result, index, bound } => {
+            Stmt::CheckIndex {
+                result,
+                index,
+                bound,
+            } => {
                 let (index, bound) = (self.read(*index)?, self.read(*bound)?);
                 let text = self.dialect.check_index_helper();
                 self.ops.helpers.require("check_index", || text);
@@ -118,12 +139,19 @@ impl Printer<'_> {
                 self.define(*result, "index", &call);
                 Ok(())
             }
-            Stmt::If { condition, then_block, else_block } => {
-                self.if_statement(stmt, *condition, then_block, else_block)
-            }
-            Stmt::For { index, start, end, step, unroll, body } => {
-                self.for_statement(*index, [*start, *end, *step], *unroll, body)
-            }
+            Stmt::If {
+                condition,
+                then_block,
+                else_block,
+            } => self.if_statement(stmt, *condition, then_block, else_block),
+            Stmt::For {
+                index,
+                start,
+                end,
+                step,
+                unroll,
+                body,
+            } => self.for_statement(*index, [*start, *end, *step], *unroll, body),
             Stmt::Loop { body } => self.loop_statement(body),
             Stmt::Break => {
                 self.statement("break;");
@@ -162,7 +190,13 @@ impl Printer<'_> {
             && expr.level == Level::Primary
             && expr.reads == Default::default()
             && expr.text.len() <= 24;
-        if !has_name && is_lane {
+        let is_widened_name = expr
+            .narrow
+            .as_ref()
+            .is_some_and(|e| e.level == Level::Primary && expr.reads == Default::default());
+        if !has_name && is_widened_name {
+            self.widened.insert(value, expr);
+        } else if !has_name && is_lane {
             self.value_names[value.index()] = Some(expr.text);
         } else if !has_name && count == 1 && expr.text.len() <= LONGEST_DELAYED {
             self.pending.push((value, expr));
@@ -188,15 +222,26 @@ impl Printer<'_> {
         use iron_ir::op::BinaryOp;
         let data = &self.kernel.values[value];
         match &data.op {
-            Op::Load { place: Place::Flat(p) | Place::Tensor(p), .. } => {
+            Op::Load {
+                place: Place::Flat(p) | Place::Tensor(p),
+                ..
+            } => {
                 format!("{}_value", self.kernel.params[*p].name)
             }
-            Op::Load { place: Place::Array(a), .. } => {
+            Op::Load {
+                place: Place::Array(a),
+                ..
+            } => {
                 format!("{}_value", self.kernel.arrays[*a].name)
             }
             Op::Get(local) => format!("{}_before", self.kernel.locals[*local].name),
             Op::Compare(..) => "is_true".into(),
             Op::Binary(..) | Op::Convert(_) if data.ty == iron_ir::Type::U64 => "offset".into(),
+            Op::Binary(_, a, b) | Op::Select(_, a, b)
+                if [a, b].iter().any(|v| self.is_exchange(**v)) =>
+            {
+                "partial".into()
+            }
             Op::Binary(BinaryOp::Add, ..) => "sum".into(),
             Op::Binary(BinaryOp::Sub, ..) => "difference".into(),
             Op::Binary(BinaryOp::Mul, ..) => "product".into(),
@@ -204,17 +249,27 @@ impl Printer<'_> {
             Op::Binary(BinaryOp::Rem, ..) => "remainder".into(),
             Op::Convert(inner) | Op::Bitcast(inner) => match &self.kernel.values[*inner].name {
                 Some(name) => name.to_string(),
-                None if matches!(self.kernel.values[*inner].op, Op::Load { .. }) => self.stem(*inner),
+                None if matches!(self.kernel.values[*inner].op, Op::Load { .. }) => {
+                    self.stem(*inner)
+                }
                 None => "converted".into(),
             },
             Op::Extract(inner, lane) => {
-                let of = self.kernel.values[*inner].name.as_deref().unwrap_or("element");
+                let of = self.kernel.values[*inner]
+                    .name
+                    .as_deref()
+                    .unwrap_or("element");
                 format!("{of}_{lane}")
             }
             Op::Select(..) => "chosen".into(),
             Op::Vector(_) | Op::Splat(_) | Op::Insert(..) => "lanes".into(),
             _ => "value".into(),
         }
+    }
+
+    /// Whether the value came from another lane.
+    fn is_exchange(&self, value: Value) -> bool {
+        self.kernel.values[value].op == Op::Result && self.kernel.values[value].name.is_none()
     }
 
     fn declare(&mut self, local: Local, before: &Stmt) {
@@ -292,7 +347,16 @@ impl Printer<'_> {
             return Ok(());
         }
         // `else if`, where the else block is one `if` whose condition needs no statement.
-        if let [(Stmt::If { condition, then_block, else_block: last }, _)] = else_block.0.as_slice()
+        if let [
+            (
+                Stmt::If {
+                    condition,
+                    then_block,
+                    else_block: last,
+                },
+                _,
+            ),
+        ] = else_block.0.as_slice()
             && self.declarations.before(else_block, 0).is_empty()
             && !then_block.is_empty()
         {
@@ -311,7 +375,8 @@ impl Printer<'_> {
     fn opposite(&self, value: Value, expr: &Expr) -> String {
         if let Op::Compare(op, a, _) = &self.kernel.values[value].op
             && expr.level < Level::Unary
-            && (!self.kernel.ty(*a).scalar.is_float() || matches!(op, CompareOp::Eq | CompareOp::Ne))
+            && (!self.kernel.ty(*a).scalar.is_float()
+                || matches!(op, CompareOp::Eq | CompareOp::Ne))
         {
             let (from, to) = match op {
                 CompareOp::Eq => (" == ", " != "),
@@ -361,7 +426,11 @@ impl Printer<'_> {
             return Err(Fault::new("a loop without bounds".into()));
         };
         let names = self.namer.open();
-        let wanted = self.kernel.values[index].name.as_deref().unwrap_or("i").to_owned();
+        let wanted = self.kernel.values[index]
+            .name
+            .as_deref()
+            .unwrap_or("i")
+            .to_owned();
         let name = self.namer.name(&wanted);
         self.value_names[index.index()] = Some(name.clone());
         let i = Expr::primary(name.clone());
@@ -373,7 +442,10 @@ impl Printer<'_> {
             format!("{name} += {}", step_expr.text)
         } else {
             let unsigned = scalar.unsigned_of_width();
-            let (x, e) = (self.ops.as_unsigned(unsigned, &i), self.ops.as_unsigned(unsigned, end_expr));
+            let (x, e) = (
+                self.ops.as_unsigned(unsigned, &i),
+                self.ops.as_unsigned(unsigned, end_expr),
+            );
             let s = self.ops.as_unsigned(unsigned, step_expr);
             let (x, e, s) = if scalar.is_signed() {
                 (x, e, s)
@@ -408,7 +480,10 @@ impl Printer<'_> {
             true => u128::from((1u64 << (scalar.bits() - 1)) - 1),
             false => u128::from(u64::MAX >> (64 - scalar.bits())),
         };
-        match (upper_bound(self.kernel, end, 8), upper_bound(self.kernel, step, 8)) {
+        match (
+            upper_bound(self.kernel, end, 8),
+            upper_bound(self.kernel, step, 8),
+        ) {
             (Some(end), Some(step)) => end.saturating_sub(1) + step <= most,
             _ => false,
         }
@@ -453,7 +528,10 @@ impl Printer<'_> {
     /// Names those of the values that wait for an exchange between lanes.
     pub fn name_exchanges(&mut self, values: &[Value]) {
         for &value in values {
-            let waiting = self.pending.iter().position(|(v, e)| *v == value && e.reads.lanes);
+            let waiting = self
+                .pending
+                .iter()
+                .position(|(v, e)| *v == value && e.reads.lanes);
             if let Some(at) = waiting {
                 let (value, expr) = self.pending.remove(at);
                 let stem = self.stem(value);
@@ -463,8 +541,9 @@ impl Printer<'_> {
     }
 
     fn flush(&mut self, must: impl Fn(&super::expr::Reads) -> bool) {
-        let (now, later): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.pending).into_iter().partition(|(_, e)| must(&e.reads));
+        let (now, later): (Vec<_>, Vec<_>) = std::mem::take(&mut self.pending)
+            .into_iter()
+            .partition(|(_, e)| must(&e.reads));
         self.pending = later;
         for (value, expr) in now {
             let stem = self.stem(value);
@@ -475,10 +554,15 @@ impl Printer<'_> {
 
 /// Whether a later statement of the block sets the variable.
 fn is_set_after(block: &Block, index: usize, local: Local) -> bool {
-    block.0[index + 1..].iter().any(|(stmt, _)| Effects::of(stmt).locals.contains(&local))
+    block.0[index + 1..]
+        .iter()
+        .any(|(stmt, _)| Effects::of(stmt).locals.contains(&local))
 }
 
 /// Operators with a compound assignment.
 fn is_compound(operator: &str) -> bool {
-    matches!(operator, "+" | "-" | "*" | "/" | "%" | "&" | "|" | "^" | "<<" | ">>")
+    matches!(
+        operator,
+        "+" | "-" | "*" | "/" | "%" | "&" | "|" | "^" | "<<" | ">>"
+    )
 }

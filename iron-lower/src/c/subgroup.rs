@@ -28,8 +28,12 @@ impl Printer<'_> {
         let subgroup = self.dialect.builtin(&context, BuiltinOp::SubgroupId, 0);
         let threads = self.kernel.contract.threads();
         let before = Expr::infix("*", Level::Multiplicative, &subgroup, &size);
-        let rest =
-            Expr::infix("-", Level::Additive, &Expr::primary(format!("{threads}u")), &before);
+        let rest = Expr::infix(
+            "-",
+            Level::Additive,
+            &Expr::primary(format!("{threads}u")),
+            &before,
+        );
         let uint = self.dialect.scalar_type(Scalar::U32);
         let lanes = Expr::call("min", &[size, rest]);
         self.statement(&format!("const {uint} {PRESENT} = {};", lanes.text));
@@ -47,7 +51,10 @@ impl Printer<'_> {
         let constant = argument.and_then(|a| self.kernel.constant(a));
         let x = self.read(value)?;
         let argument = argument.map(|a| self.read(a)).transpose()?;
-        let present = self.context().has_partial_subgroup().then(|| Expr::primary(PRESENT));
+        let present = self
+            .context()
+            .has_partial_subgroup()
+            .then(|| Expr::primary(PRESENT));
         let context = self.context();
         let lane = self.dialect.builtin(&context, BuiltinOp::SubgroupLane, 0);
         let size = self.dialect.builtin(&context, BuiltinOp::SubgroupSize, 0);
@@ -60,7 +67,9 @@ impl Printer<'_> {
                 let Some(source) = argument else {
                     return Err(Fault::new("a shuffle without a lane".into()));
                 };
-                Ok(self.ops.exchange(SubgroupOp::Shuffle, ty, &x, &source, present.as_ref())?)
+                Ok(self
+                    .ops
+                    .exchange(SubgroupOp::Shuffle, ty, &x, &source, present.as_ref())?)
             }
             SubgroupOp::ShuffleXor | SubgroupOp::ShuffleUp | SubgroupOp::ShuffleDown => {
                 let Some(distance) = argument else {
@@ -76,13 +85,19 @@ impl Printer<'_> {
                 }
                 let lanes = present.clone().unwrap_or(size);
                 let source = self.ops.source_lane(op, &lane, &distance, &lanes);
-                Ok(self.ops.exchange(SubgroupOp::Shuffle, ty, &x, &source, present.as_ref())?)
+                Ok(self
+                    .ops
+                    .exchange(SubgroupOp::Shuffle, ty, &x, &source, present.as_ref())?)
             }
             SubgroupOp::Reduce => {
                 let Some(reduce) = reduce else {
-                    return Err(Fault::new("a subgroup reduction without an operator".into()));
+                    return Err(Fault::new(
+                        "a subgroup reduction without an operator".into(),
+                    ));
                 };
-                Ok(self.ops.subgroup_reduce(reduce, ty, &x, &lane, &size, present.as_ref())?)
+                Ok(self
+                    .ops
+                    .subgroup_reduce(reduce, ty, &x, &lane, &size, present.as_ref())?)
             }
         }
     }
@@ -91,7 +106,9 @@ impl Printer<'_> {
 /// Whether the body exchanges values within subgroups.
 fn has_exchange(kernel: &Kernel) -> bool {
     let mut found = false;
-    kernel.body.walk(&mut |stmt, _| found |= matches!(stmt, Stmt::Subgroup { .. }));
+    kernel
+        .body
+        .walk(&mut |stmt, _| found |= matches!(stmt, Stmt::Subgroup { .. }));
     found
 }
 
@@ -131,12 +148,16 @@ impl Ops<'_> {
         } else {
             self.dialect.cast(self.dialect.scalar_type(carrier), x)
         };
-        let received = self.dialect.shuffle(op, carrier, &sent.plain(), argument, present);
+        let received = self
+            .dialect
+            .shuffle(op, carrier, &sent.plain(), argument, present);
         if carrier == scalar {
             return Ok(received);
         }
         if is_half(scalar) {
-            let bits = self.dialect.cast(self.dialect.scalar_type(Scalar::U16), &received);
+            let bits = self
+                .dialect
+                .cast(self.dialect.scalar_type(Scalar::U16), &received);
             return self.bitcast(Scalar::U16, scalar, &bits);
         }
         self.convert(carrier, scalar, &received)
@@ -147,13 +168,18 @@ impl Ops<'_> {
         let uint = self.dialect.scalar_type(Scalar::U32);
         let prefix = self.dialect.helper_prefix();
         let (name, body) = match op {
-            SubgroupOp::ShuffleXor => {
-                ("subgroup_lane_xor", "(lane ^ distance) < lanes ? lane ^ distance : lane")
-            }
-            SubgroupOp::ShuffleUp => {
-                ("subgroup_lane_up", "distance <= lane ? lane - distance : lane")
-            }
-            _ => ("subgroup_lane_down", "distance < lanes - lane ? lane + distance : lane"),
+            SubgroupOp::ShuffleXor => (
+                "subgroup_lane_xor",
+                "(lane ^ distance) < lanes ? lane ^ distance : lane",
+            ),
+            SubgroupOp::ShuffleUp => (
+                "subgroup_lane_up",
+                "distance <= lane ? lane - distance : lane",
+            ),
+            _ => (
+                "subgroup_lane_down",
+                "distance < lanes - lane ? lane + distance : lane",
+            ),
         };
         self.helpers.require(name, || {
             format!(
@@ -242,8 +268,12 @@ impl Ops<'_> {
         if ty.lanes == 1 {
             return self.binary(op, ty.scalar, x, y);
         }
-        self.lanewise(op.name(), ty, &[ty, ty], &[x.clone(), y.clone()], |ops, l| {
-            ops.binary(op, ty.scalar, &l[0], &l[1])
-        })
+        self.lanewise(
+            op.name(),
+            ty,
+            &[ty, ty],
+            &[x.clone(), y.clone()],
+            |ops, l| ops.binary(op, ty.scalar, &l[0], &l[1]),
+        )
     }
 }

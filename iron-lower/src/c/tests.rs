@@ -1,7 +1,5 @@
 //! Texts of small kernels in all three languages.
 
-use std::sync::Arc;
-
 use iron_ir::contract::{Expr as Formula, ExprOp, Fact};
 use iron_ir::entity::{Array, Local, Param, Value};
 use iron_ir::kernel::{
@@ -26,9 +24,16 @@ pub(crate) struct Writer {
 
 impl Writer {
     pub fn new(name: &str, workgroup: u32) -> Writer {
-        let mut kernel = Kernel { name: name.into(), ..Kernel::default() };
+        let mut kernel = Kernel {
+            name: name.into(),
+            ..Kernel::default()
+        };
         kernel.contract.workgroup = [workgroup, 1, 1];
-        Writer { kernel, blocks: vec![Block::default()], line: 0 }
+        Writer {
+            kernel,
+            blocks: vec![Block::default()],
+            line: 0,
+        }
     }
 
     pub fn tensor(&mut self, name: &str, scalar: Scalar, dims: &[&str], access: Access) -> Param {
@@ -55,16 +60,30 @@ impl Writer {
 
     pub fn scalar(&mut self, name: &str, scalar: Scalar) -> Param {
         let kind = ParamKind::Scalar(scalar);
-        self.kernel.params.push(ParamData { name: name.into(), kind, span: Span::default() })
+        self.kernel.params.push(ParamData {
+            name: name.into(),
+            kind,
+            span: Span::default(),
+        })
     }
 
     pub fn shared(&mut self, name: &str, scalar: Scalar, len: u32) -> Array {
         let span = Span::default();
-        self.kernel.arrays.push(ArrayData { name: name.into(), scalar, len, space: Space::Shared, span })
+        self.kernel.arrays.push(ArrayData {
+            name: name.into(),
+            scalar,
+            len,
+            space: Space::Shared,
+            span,
+        })
     }
 
     pub fn local(&mut self, name: &str, ty: Type) -> Local {
-        self.kernel.locals.push(LocalData { name: name.into(), ty, span: Span::default() })
+        self.kernel.locals.push(LocalData {
+            name: name.into(),
+            ty,
+            span: Span::default(),
+        })
     }
 
     /// A value that needs no `let`.
@@ -115,17 +134,33 @@ impl Writer {
     }
 
     pub fn load(&mut self, param: Param, offset: Value, ty: Type) -> Value {
-        self.compute(Op::Load { place: Place::Flat(param), indices: vec![offset] }, ty)
+        self.compute(
+            Op::Load {
+                place: Place::Flat(param),
+                indices: vec![offset],
+            },
+            ty,
+        )
     }
 
     pub fn store(&mut self, param: Param, offset: Value, value: Value) {
-        self.push(Stmt::Store { place: Place::Flat(param), indices: vec![offset], value });
+        self.push(Stmt::Store {
+            place: Place::Flat(param),
+            indices: vec![offset],
+            value,
+        });
     }
 
     pub fn push(&mut self, stmt: Stmt) {
         self.line += 1;
-        let span = Span { line: self.line, ..Span::default() };
-        self.blocks.last_mut().expect("an open block").push(stmt, span);
+        let span = Span {
+            line: self.line,
+            ..Span::default()
+        };
+        self.blocks
+            .last_mut()
+            .expect("an open block")
+            .push(stmt, span);
     }
 
     pub fn block(&mut self, write: impl FnOnce(&mut Writer)) -> Block {
@@ -175,7 +210,11 @@ pub(crate) fn axpy(scalar: Scalar) -> Kernel {
     let n = w.dim("n");
     let past = w.compute(Op::Compare(CompareOp::Ge, i, n), Type::BOOL);
     let leave = w.block(|w| w.push(Stmt::Return));
-    w.push(Stmt::If { condition: past, then_block: leave, else_block: Block::default() });
+    w.push(Stmt::If {
+        condition: past,
+        then_block: leave,
+        else_block: Block::default(),
+    });
     let offset = w.widen(i);
     let x_value = w.load(x, offset, scalar.x(1));
     let x_float = w.compute(Op::Convert(x_value), Type::F32);
@@ -241,7 +280,14 @@ pub(crate) fn row_norm(scalar: Scalar, lanes: u8) -> Kernel {
             }
         }
     });
-    w.push(Stmt::For { index, start: first, end, step, unroll: Unroll::Auto, body });
+    w.push(Stmt::For {
+        index,
+        start: first,
+        end,
+        step,
+        unroll: Unroll::Auto,
+        body,
+    });
     let mine = w.compute(Op::Get(sum), Type::F32);
     let total = w.free(Op::Result, Type::F32);
     w.push(Stmt::Subgroup {
@@ -256,16 +302,30 @@ pub(crate) fn row_norm(scalar: Scalar, lanes: u8) -> Kernel {
     let is_first = w.compute(Op::Compare(CompareOp::Eq, lane, zero_index), Type::BOOL);
     let subgroup = w.builtin(BuiltinOp::SubgroupId);
     let note = w.block(|w| {
-        w.push(Stmt::Store { place: Place::Array(partial), indices: vec![subgroup], value: total });
+        w.push(Stmt::Store {
+            place: Place::Array(partial),
+            indices: vec![subgroup],
+            value: total,
+        });
     });
-    w.push(Stmt::If { condition: is_first, then_block: note, else_block: Block::default() });
-    w.push(Stmt::Barrier(BarrierScope::Workgroup, BarrierMemory::Shared));
+    w.push(Stmt::If {
+        condition: is_first,
+        then_block: note,
+        else_block: Block::default(),
+    });
+    w.push(Stmt::Barrier(
+        BarrierScope::Workgroup,
+        BarrierMemory::Shared,
+    ));
     let thread = w.builtin(BuiltinOp::LocalIndex);
     let is_first = w.compute(Op::Compare(CompareOp::Eq, thread, zero_index), Type::BOOL);
     let finish = w.block(|w| {
         let cell = w.u32(0);
         let whole = w.compute(
-            Op::Load { place: Place::Array(partial), indices: vec![cell] },
+            Op::Load {
+                place: Place::Array(partial),
+                indices: vec![cell],
+            },
             Type::F32,
         );
         let cols = w.dim("cols");
@@ -277,16 +337,24 @@ pub(crate) fn row_norm(scalar: Scalar, lanes: u8) -> Kernel {
         let offset = w.widen(row);
         w.store(y, offset, root);
     });
-    w.push(Stmt::If { condition: is_first, then_block: finish, else_block: Block::default() });
+    w.push(Stmt::If {
+        condition: is_first,
+        then_block: finish,
+        else_block: Block::default(),
+    });
     w.finish()
 }
 
 /// A kernel whose every name some language reserves. (K20)
 pub(crate) fn reserved_names() -> Kernel {
     let mut w = Writer::new("kernel", 32);
-    let names = ["thread", "device", "half", "new", "and", "assert", "min", "float4", "main"];
-    let tensors: Vec<Param> =
-        names.iter().map(|n| w.tensor(n, Scalar::F32, &["__x"], Access::Read)).collect();
+    let names = [
+        "thread", "device", "half", "new", "and", "assert", "min", "float4", "main",
+    ];
+    let tensors: Vec<Param> = names
+        .iter()
+        .map(|n| w.tensor(n, Scalar::F32, &["__x"], Access::Read))
+        .collect();
     let y = w.tensor("a__b", Scalar::F32, &["__x"], Access::ReadWrite);
     let shared = w.shared("threadgroup", Scalar::F32, 32);
     let total = w.local("parameters", Type::F32);
@@ -304,8 +372,18 @@ pub(crate) fn reserved_names() -> Kernel {
         w.push(Stmt::Set(total, after));
     }
     let value = w.compute(Op::Get(total), Type::F32);
-    w.push(Stmt::Store { place: Place::Array(shared), indices: vec![i], value });
-    let back = w.compute(Op::Load { place: Place::Array(shared), indices: vec![i] }, Type::F32);
+    w.push(Stmt::Store {
+        place: Place::Array(shared),
+        indices: vec![i],
+        value,
+    });
+    let back = w.compute(
+        Op::Load {
+            place: Place::Array(shared),
+            indices: vec![i],
+        },
+        Type::F32,
+    );
     let offset = w.widen(i);
     w.store(y, offset, back);
     w.finish()
@@ -333,7 +411,12 @@ pub(crate) fn integers(scalar: Scalar) -> Kernel {
         w.store(y, offset, result);
         at += 1;
     }
-    for op in [UnaryOp::Neg, UnaryOp::Not, UnaryOp::Abs, UnaryOp::ReverseBits] {
+    for op in [
+        UnaryOp::Neg,
+        UnaryOp::Not,
+        UnaryOp::Abs,
+        UnaryOp::ReverseBits,
+    ] {
         let result = w.compute(Op::Unary(op, a), scalar.x(1));
         let offset = w.constant(Scalar::U64, at);
         w.store(y, offset, result);
@@ -343,9 +426,13 @@ pub(crate) fn integers(scalar: Scalar) -> Kernel {
     let back = w.compute(Op::Convert(float), scalar.x(1));
     let offset = w.constant(Scalar::U64, at);
     w.store(y, offset, back);
-    for (at, op) in [UnaryOp::CountOnes, UnaryOp::LeadingZeros, UnaryOp::TrailingZeros]
-        .into_iter()
-        .enumerate()
+    for (at, op) in [
+        UnaryOp::CountOnes,
+        UnaryOp::LeadingZeros,
+        UnaryOp::TrailingZeros,
+    ]
+    .into_iter()
+    .enumerate()
     {
         let result = w.compute(Op::Unary(op, a), Type::U32);
         let offset = w.constant(Scalar::U64, at as u64);
@@ -354,25 +441,215 @@ pub(crate) fn integers(scalar: Scalar) -> Kernel {
     w.finish()
 }
 
+/// The entry point without the helpers before it.
+fn entry(text: &str) -> &str {
+    let start = text
+        .find("extern \"C\"")
+        .or_else(|| text.find("[[max_total"))
+        .expect("an entry");
+    &text[start..]
+}
+
 #[test]
-fn dump_for_compilers() {
-    let Ok(folder) = std::env::var("IRON_LOWER_DUMP") else { return };
-    let mut kernels = vec![reserved_names()];
-    for scalar in [Scalar::F32, Scalar::F16, Scalar::BF16] {
-        kernels.push(axpy(scalar));
-        kernels.push(row_norm(scalar, if scalar == Scalar::F32 { 4 } else { 8 }));
+fn axpy_reads_as_a_person_would_write_it() {
+    let expected = "\
+extern \"C\" __global__ void __launch_bounds__(256) axpy_f32(
+    const float* __restrict__ x,
+    float* __restrict__ y,
+    unsigned int n,
+    float a
+) {
+    const unsigned int i = blockIdx.x * 256u + threadIdx.x;
+    if (i >= n) return;
+    y[i] = a * x[i] + y[i];
+}
+";
+    let kernel = axpy(Scalar::F32);
+    assert_eq!(entry(&text(&kernel, "sm_90a")), expected);
+    assert_eq!(entry(&text(&kernel, "gfx942")), expected);
+    let expected = "\
+[[max_total_threads_per_threadgroup(256)]]
+kernel void axpy_f32(
+    device const float* x [[buffer(0)]],
+    device float* y [[buffer(1)]],
+    constant Parameters& parameters [[buffer(2)]],
+    uint3 global_id [[thread_position_in_grid]]
+) {
+    const uint i = global_id.x;
+    if (i >= parameters.n) return;
+    y[i] = parameters.a * x[i] + y[i];
+}
+";
+    assert_eq!(entry(&text(&kernel, "metal3.1")), expected);
+}
+
+#[test]
+fn the_contract_stands_in_the_header() {
+    let text = text(&axpy(Scalar::BF16), "sm_90a");
+    for line in [
+        "// axpy (bf16) for sm_90a\n",
+        "// Adds `a` times `x` to `y`.\n",
+        "// grid       ceil_div(n, 256)\n",
+        "// requires   n > 0\n",
+        "// y          bf16 [n], written\n",
+    ] {
+        assert!(text.contains(line), "no `{line}` in\n{text}");
     }
-    for scalar in Scalar::ALL {
-        if scalar.is_int() {
-            kernels.push(integers(scalar));
+}
+
+// K20
+#[test]
+fn reserved_words_are_renamed_in_every_language() {
+    let kernel = reserved_names();
+    for profile in ["sm_90a", "gfx942", "metal3.1"] {
+        let text = text(&kernel, profile);
+        let body = entry(&text);
+        for renamed in [
+            "half_", "new_", "and_", "assert_", "min_", "float4_", "main_", "a_b",
+        ] {
+            assert!(
+                body.contains(renamed),
+                "{profile}: no `{renamed}` in\n{body}"
+            );
+        }
+        assert!(
+            !body.contains("a__b") && !body.contains(" __x"),
+            "{profile}:\n{body}"
+        );
+    }
+    assert!(text(&kernel, "metal3.1").contains("kernel void kernel_("));
+    assert!(text(&kernel, "sm_90a").contains("threadIdx_ = threadIdx.x"));
+}
+
+#[test]
+fn promotion_and_overflow_cannot_change_an_integer() {
+    for (scalar, lines) in [
+        (
+            Scalar::U16,
+            &[
+                "(unsigned short)(a + b)",
+                "(unsigned short)((unsigned int)a * b)",
+                "(unsigned short)~a",
+            ][..],
+        ),
+        (
+            Scalar::I8,
+            &[
+                "(signed char)(a * b)",
+                "(signed char)((unsigned int)a << (b & 7))",
+            ][..],
+        ),
+        (
+            Scalar::I32,
+            &[
+                "(int)((unsigned int)a + (unsigned int)b)",
+                "(int)(0u - (unsigned int)a)",
+                "(int)((unsigned int)a << (b & 31))",
+                "b == 0 ? -1 : b == -1 ? (int)(0u - (unsigned int)a) : a / b",
+            ][..],
+        ),
+        (
+            Scalar::U64,
+            &["a + b", "b == 0 ? 18446744073709551615ull : a / b"][..],
+        ),
+    ] {
+        let text = text(&integers(scalar), "sm_90a");
+        for line in lines {
+            assert!(text.contains(line), "{scalar}: no `{line}` in\n{text}");
         }
     }
+}
+
+// K06
+#[test]
+fn offsets_are_taken_in_64_bits() {
+    let text = text(&row_norm(Scalar::F32, 4), "sm_90a");
+    assert!(text.contains("unsigned long long x_stride0"), "{text}");
+    assert!(text.contains("x + row * x_stride0 + i * 4ull"), "{text}");
+}
+
+// K27
+#[test]
+fn subgroups_follow_the_profile() {
+    let kernel = row_norm(Scalar::F16, 8);
+    let wave64 = text(&kernel, "gfx942");
+    assert!(
+        wave64.contains("threadIdx.x % 64u") && wave64.contains("__shfl_xor(x"),
+        "{wave64}"
+    );
+    assert!(text(&kernel, "gfx1100").contains("threadIdx.x % 32u"));
+    assert!(text(&kernel, "sm_90a").contains("__shfl_xor_sync(0xffffffffu"));
+    assert!(text(&kernel, "metal3.1").contains("[[threads_per_simdgroup]]"));
+}
+
+#[test]
+fn texts_are_the_same_every_time() {
+    for kernel in [
+        axpy(Scalar::F16),
+        row_norm(Scalar::BF16, 8),
+        integers(Scalar::I64),
+    ] {
+        assert_eq!(text(&kernel, "sm_90a"), text(&kernel, "sm_90a"));
+    }
+}
+
+#[test]
+fn illegal_ir_is_an_error_that_names_it() {
+    let mut w = Writer::new("illegal", 1);
+    let x = w.tensor("x", Scalar::F32, &["n"], Access::ReadWrite);
+    let (index, value) = (w.u32(0), w.f32(1.0));
+    w.push(Stmt::Store {
+        place: Place::Tensor(x),
+        indices: vec![index],
+        value,
+    });
+    let kernel = w.finish();
     for target in [Target::Cuda, Target::Hip, Target::Msl] {
-        for kernel in &kernels {
-            let profile = of(target).remove(0);
-            let path = format!("{folder}/{}.{}", kernel.full_name(), target.extension());
-            std::fs::write(path, emit(kernel, &profile).expect("a text")).expect("written");
-        }
+        let error = emit(&kernel, &of(target).remove(0))
+            .expect_err("illegal")
+            .to_string();
+        assert!(
+            error.contains("`illegal`") && error.contains("tensor access"),
+            "{error}"
+        );
     }
-    let _ = Arc::new(0);
+}
+
+// K22, K23
+#[test]
+fn limits_are_checked_with_both_values() {
+    let metal = by_name("metal3.1").expect("a profile");
+    let cuda = by_name("sm_90a").expect("a profile");
+    let with_tensors = |count: usize| {
+        let mut w = Writer::new("wide", 32);
+        for n in 0..count {
+            w.tensor(&format!("x{n}"), Scalar::F32, &["n"], Access::Read);
+        }
+        w.finish()
+    };
+    assert_eq!(metal.check(&with_tensors(30)), Ok(()));
+    let error = metal
+        .check(&with_tensors(31))
+        .expect_err("32 slots")
+        .to_string();
+    assert!(
+        error.contains("32 buffer slots") && error.contains("has 31"),
+        "{error}"
+    );
+    assert_eq!(cuda.check(&with_tensors(32)), Ok(()));
+    let with_shared = |len: u32| {
+        let mut w = Writer::new("deep", 32);
+        w.shared("tile", Scalar::F32, len);
+        w.finish()
+    };
+    assert_eq!(metal.check(&with_shared(8192)), Ok(()));
+    let error = metal
+        .check(&with_shared(8196))
+        .expect_err("too much")
+        .to_string();
+    assert!(
+        error.contains("32784 bytes") && error.contains("`tile`"),
+        "{error}"
+    );
+    assert!(error.contains("32768"), "{error}");
 }

@@ -17,6 +17,9 @@ impl Printer<'_> {
         if let Some(at) = self.pending.iter().position(|(v, _)| *v == value) {
             return Ok(self.pending.remove(at).1);
         }
+        if let Some(expr) = self.widened.get(&value) {
+            return Ok(expr.clone());
+        }
         if let Some(name) = &self.value_names[value.index()] {
             return Ok(Expr::primary(name.clone()));
         }
@@ -24,7 +27,9 @@ impl Printer<'_> {
             Op::Const(_) | Op::Scalar(_) | Op::Dim(_) | Op::Stride(..) | Op::Builtin(..) => {
                 self.compute(value)
             }
-            _ => Err(Fault::new(format!("{value}, read where it is not defined,"))),
+            _ => Err(Fault::new(format!(
+                "{value}, read where it is not defined,"
+            ))),
         }
     }
 
@@ -63,9 +68,10 @@ impl Printer<'_> {
                 if self.ops.is_direct(from, false) {
                     self.ops.compare(op, from.scalar, &x, &y)?
                 } else {
-                    self.ops.lanewise(op.name(), ty, &[from, from], &[x, y], |ops, l| {
-                        ops.compare(op, from.scalar, &l[0], &l[1])
-                    })?
+                    self.ops
+                        .lanewise(op.name(), ty, &[from, from], &[x, y], |ops, l| {
+                            ops.compare(op, from.scalar, &l[0], &l[1])
+                        })?
                 }
             }
             Op::Select(c, a, b) => {
@@ -74,9 +80,10 @@ impl Printer<'_> {
                 if ty.lanes == 1 {
                     Expr::conditional(&c, &x, &y)
                 } else {
-                    self.ops.lanewise("select", ty, &[condition, ty, ty], &[c, x, y], |_, l| {
-                        Ok(Expr::conditional(&l[0], &l[1], &l[2]))
-                    })?
+                    self.ops
+                        .lanewise("select", ty, &[condition, ty, ty], &[c, x, y], |_, l| {
+                            Ok(Expr::conditional(&l[0], &l[1], &l[2]))
+                        })?
                 }
             }
             Op::Fma(a, b, c) => {
@@ -84,9 +91,10 @@ impl Printer<'_> {
                 if self.ops.is_direct(ty, false) {
                     self.ops.fma(ty.scalar, &x, &y, &z)?
                 } else {
-                    self.ops.lanewise("fma", ty, &[ty, ty, ty], &[x, y, z], |ops, l| {
-                        ops.fma(ty.scalar, &l[0], &l[1], &l[2])
-                    })?
+                    self.ops
+                        .lanewise("fma", ty, &[ty, ty, ty], &[x, y, z], |ops, l| {
+                            ops.fma(ty.scalar, &l[0], &l[1], &l[2])
+                        })?
                 }
             }
             Op::Convert(a) => {
@@ -109,7 +117,10 @@ impl Printer<'_> {
                 self.ops.splat(ty, &x)?
             }
             Op::Vector(parts) => {
-                let lanes = parts.iter().map(|&p| self.read(p)).collect::<Result<Vec<_>, _>>()?;
+                let lanes = parts
+                    .iter()
+                    .map(|&p| self.read(p))
+                    .collect::<Result<Vec<_>, _>>()?;
                 self.ops.make(ty, &lanes)?
             }
             Op::Extract(a, lane) => {
@@ -119,14 +130,19 @@ impl Printer<'_> {
             Op::Insert(a, lane, b) => {
                 let (x, y) = (self.read(a)?, self.read(b)?);
                 let scalar = ty.scalar.x(1);
-                self.ops.lanewise(&format!("insert_{lane}"), ty, &[ty, scalar], &[x, y], {
-                    let mut index = 0;
-                    move |_, l| {
-                        let chosen = if index == lane { l[1].clone() } else { l[0].clone() };
-                        index += 1;
-                        Ok(chosen)
-                    }
-                })?
+                self.ops
+                    .lanewise(&format!("insert_{lane}"), ty, &[ty, scalar], &[x, y], {
+                        let mut index = 0;
+                        move |_, l| {
+                            let chosen = if index == lane {
+                                l[1].clone()
+                            } else {
+                                l[0].clone()
+                            };
+                            index += 1;
+                            Ok(chosen)
+                        }
+                    })?
             }
             Op::Get(local) => {
                 let mut expr = Expr::primary(self.local_names[local.index()].clone());
@@ -140,7 +156,9 @@ impl Printer<'_> {
                 expr
             }
             Op::Result => {
-                return Err(Fault::new(format!("{value}, the result of a statement, in a `let`")));
+                return Err(Fault::new(format!(
+                    "{value}, the result of a statement, in a `let`"
+                )));
             }
         };
         Ok(expr)
@@ -156,7 +174,10 @@ impl Printer<'_> {
                 let Some(tensor) = self.kernel.tensor(param) else {
                     return Err(Fault::new(format!("an access of the scalar {param}")));
                 };
-                (self.param_names[param.index()].clone(), Memory::Global(tensor.access))
+                (
+                    self.param_names[param.index()].clone(),
+                    Memory::Global(tensor.access),
+                )
             }
             Place::Array(array) => {
                 let memory = match self.kernel.arrays[array].space {
@@ -187,7 +208,10 @@ impl Printer<'_> {
                 "0" => name,
                 _ => format!("{name} + {}", index.at(Level::Additive)),
             };
-            Expr::new(format!("*reinterpret_cast<{pointer}>({address})"), Level::Unary)
+            Expr::new(
+                format!("*reinterpret_cast<{pointer}>({address})"),
+                Level::Unary,
+            )
         } else {
             Expr::primary(format!("{name}[{}]", index.text))
         };
@@ -198,14 +222,20 @@ impl Printer<'_> {
     fn field(&self, kind: FieldKind) -> Result<Expr, Fault> {
         let at = self.layout.fields.iter().position(|f| f.kind == kind);
         match at {
-            Some(at) => Ok(Expr::primary(self.dialect.block_field(&self.field_names[at]))),
-            None => Err(Fault::new(format!("{kind:?}, which the parameter block lacks,"))),
+            Some(at) => Ok(Expr::primary(
+                self.dialect.block_field(&self.field_names[at]),
+            )),
+            None => Err(Fault::new(format!(
+                "{kind:?}, which the parameter block lacks,"
+            ))),
         }
     }
 
     fn unary(&mut self, op: UnaryOp, from: Type, to: Type, x: Expr) -> Result<Expr, Fault> {
         let is_infix = op == UnaryOp::Neg && from.scalar.is_float();
-        let is_direct = self.ops.is_direct(from, is_infix && self.dialect.has_vector_operators())
+        let is_direct = self
+            .ops
+            .is_direct(from, is_infix && self.dialect.has_vector_operators())
             && (from.lanes == 1 || from.scalar.is_float());
         if is_direct {
             return Ok(self.ops.unary(op, from.scalar, &x)?);
@@ -227,7 +257,9 @@ impl Printer<'_> {
         let scalar = ty.scalar;
         let constant = self.kernel.constant(right);
         let y = match op {
-            BinaryOp::Shl | BinaryOp::Shr if ty.lanes == 1 => self.masked_count(scalar, right, y)?,
+            BinaryOp::Shl | BinaryOp::Shr if ty.lanes == 1 => {
+                self.masked_count(scalar, right, y)?
+            }
             _ => y,
         };
         let _ = left;
@@ -238,9 +270,10 @@ impl Printer<'_> {
             BinaryOp::Div if scalar.is_float() => Some(("/", Level::Multiplicative)),
             _ => None,
         };
-        let is_minmax_of_number =
-            matches!(op, BinaryOp::Min | BinaryOp::Max | BinaryOp::MinNan | BinaryOp::MaxNan)
-                && scalar.is_float();
+        let is_minmax_of_number = matches!(
+            op,
+            BinaryOp::Min | BinaryOp::Max | BinaryOp::MinNan | BinaryOp::MaxNan
+        ) && scalar.is_float();
         let is_division = matches!(op, BinaryOp::Div | BinaryOp::Rem) && scalar.is_int();
         let is_shift = matches!(op, BinaryOp::Shl | BinaryOp::Shr);
         let is_direct = self.ops.is_direct(ty, infix.is_some())
@@ -254,13 +287,15 @@ impl Printer<'_> {
         if let (Some((symbol, level)), true) = (infix, is_plain) {
             return Ok(self.ops.vector_operator(symbol, level, ty, &x, &y)?);
         }
-        Ok(self.ops.lanewise(op.name(), ty, &[ty, ty], &[x, y], |ops, l| {
-            let count = match op {
-                BinaryOp::Shl | BinaryOp::Shr => ops.mask(scalar, &l[1])?,
-                _ => l[1].clone(),
-            };
-            ops.binary_with(op, scalar, &l[0], &count, None)
-        })?)
+        Ok(self
+            .ops
+            .lanewise(op.name(), ty, &[ty, ty], &[x, y], |ops, l| {
+                let count = match op {
+                    BinaryOp::Shl | BinaryOp::Shr => ops.mask(scalar, &l[1])?,
+                    _ => l[1].clone(),
+                };
+                ops.binary_with(op, scalar, &l[0], &count, None)
+            })?)
     }
 
     /// The shift count taken modulo the width, unless it is a smaller constant or masked already.
@@ -271,12 +306,16 @@ impl Printer<'_> {
             return Ok(self.ops.constant(Scalar::I32, reduced));
         }
         let is_masked = match &self.kernel.values[count].op {
-            Op::Binary(BinaryOp::And, a, b) => [a, b].into_iter().any(|&v| {
-                self.kernel.constant(v).is_some_and(|c| c.bits < width)
-            }),
+            Op::Binary(BinaryOp::And, a, b) => [a, b]
+                .into_iter()
+                .any(|&v| self.kernel.constant(v).is_some_and(|c| c.bits < width)),
             _ => false,
         };
-        if is_masked { Ok(text) } else { Ok(self.ops.mask(scalar, &text)?) }
+        if is_masked {
+            Ok(text)
+        } else {
+            Ok(self.ops.mask(scalar, &text)?)
+        }
     }
 
     fn bitcast(&mut self, from: Type, to: Type, x: Expr) -> Result<Expr, Fault> {

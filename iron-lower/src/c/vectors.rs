@@ -54,8 +54,9 @@ impl Ops<'_> {
             Form::Lanes => {
                 let scalar = self.dialect.scalar_type(ty.scalar);
                 let members = MEMBERS[..usize::from(ty.lanes)].join(", ");
-                self.helpers
-                    .require(&key, || format!("struct {name} {{\n    {scalar} {members};\n}};"));
+                self.helpers.require(&key, || {
+                    format!("struct {name} {{\n    {scalar} {members};\n}};")
+                });
             }
         }
         name
@@ -92,7 +93,10 @@ impl Ops<'_> {
             let text = self.lane_helper(ty, &name)?;
             self.helpers.add(text);
         }
-        Ok(Expr::call("lane_at", &[vector.clone(), Expr::primary(lane.to_string())]))
+        Ok(Expr::call(
+            "lane_at",
+            &[vector.clone(), Expr::primary(lane.to_string())],
+        ))
     }
 
     /// The function that takes a lane out of packed words. Its index is a constant wherever it
@@ -114,8 +118,15 @@ impl Ops<'_> {
             }
         };
         let word = Expr::new(word, Level::Conditional);
-        let place = if ty.bytes() <= 4 { "index" } else { &format!("index % {per_word}") };
-        let shift = Expr::new(format!("{place} * {}", ty.scalar.bits()), Level::Multiplicative);
+        let place = if ty.bytes() <= 4 {
+            "index"
+        } else {
+            &format!("index % {per_word}")
+        };
+        let shift = Expr::new(
+            format!("{place} * {}", ty.scalar.bits()),
+            Level::Multiplicative,
+        );
         let bits = Expr::infix(">>", Level::Shift, &Expr::primary("word"), &shift);
         let unsigned = ty.scalar.unsigned_of_width();
         let bits = self.dialect.cast(self.dialect.scalar_type(unsigned), &bits);
@@ -152,8 +163,7 @@ impl Ops<'_> {
         let scalar = self.dialect.scalar_type(ty.scalar);
         let uint = self.dialect.scalar_type(Scalar::U32);
         let unsigned = ty.scalar.unsigned_of_width();
-        let parameters: Vec<String> =
-            (0..ty.lanes).map(|i| format!("{scalar} l{i}")).collect();
+        let parameters: Vec<String> = (0..ty.lanes).map(|i| format!("{scalar} l{i}")).collect();
         let mut words = Vec::new();
         let per_word = usize::from((4 / ty.scalar.bytes()) as u8);
         let indices: Vec<u8> = (0..ty.lanes).collect();
@@ -172,15 +182,29 @@ impl Ops<'_> {
             }
             let joined: Vec<String> = parts
                 .iter()
-                .map(|p| if p.contains("<<") { format!("({p})") } else { p.clone() })
+                .map(|p| {
+                    if p.contains("<<") {
+                        format!("({p})")
+                    } else {
+                        p.clone()
+                    }
+                })
                 .collect();
-            words.push(if joined.len() == 1 { joined[0].clone() } else { joined.join(" | ") });
+            words.push(if joined.len() == 1 {
+                joined[0].clone()
+            } else {
+                joined.join(" | ")
+            });
         }
         let words = match words.len() {
             1 => words[0].clone(),
             n => {
                 let vector = Scalar::U32.x(n as u8);
-                format!("{}({})", self.dialect.vector_maker(vector), words.join(", "))
+                format!(
+                    "{}({})",
+                    self.dialect.vector_maker(vector),
+                    words.join(", ")
+                )
             }
         };
         let words = match ty.bytes() {
@@ -201,9 +225,13 @@ impl Ops<'_> {
             return Ok(Expr::call(&name, std::slice::from_ref(scalar)));
         }
         let name = format!("splat{}", ty.lanes);
-        self.lanewise(&name, ty, &[ty.scalar.x(1)], std::slice::from_ref(scalar), |_, lanes| {
-            Ok(lanes[0].clone())
-        })
+        self.lanewise(
+            &name,
+            ty,
+            &[ty.scalar.x(1)],
+            std::slice::from_ref(scalar),
+            |_, lanes| Ok(lanes[0].clone()),
+        )
     }
 
     /// Whether an operation on this type is spelled as on a scalar.
@@ -216,7 +244,9 @@ impl Ops<'_> {
         }
         let class = ty.scalar.class();
         let plain = class == Class::Float || (class == Class::Unsigned && ty.scalar.bytes() >= 4);
-        plain && (self.dialect.has_vector_functions() || (infix && self.dialect.has_vector_operators()))
+        plain
+            && (self.dialect.has_vector_functions()
+                || (infix && self.dialect.has_vector_operators()))
     }
 
     /// A helper function that computes each lane of `result` by `lane` from those of the
@@ -244,8 +274,11 @@ impl Ops<'_> {
                 lanes.push(lane(self, &parts)?);
             }
             let made = self.make(result, &lanes)?;
-            let parameters: Vec<String> =
-                spelled.iter().zip(NAMES).map(|(ty, name)| format!("{ty} {name}")).collect();
+            let parameters: Vec<String> = spelled
+                .iter()
+                .zip(NAMES)
+                .map(|(ty, name)| format!("{ty} {name}"))
+                .collect();
             self.helpers.add(format!(
                 "{}{result_name} {name}({}) {{\n    return {};\n}}",
                 self.dialect.helper_prefix(),

@@ -36,7 +36,11 @@ pub fn entry_point(kernel: &Kernel) -> String {
 /// Bytes of dynamic shared memory that a launch of the kernel (after the passes) must give.
 pub fn dynamic_shared_bytes(kernel: &Kernel) -> u32 {
     let bytes = kernel.shared_bytes();
-    if bytes > STATIC_SHARED_BYTES { u32::try_from(bytes).unwrap_or(u32::MAX) } else { 0 }
+    if bytes > STATIC_SHARED_BYTES {
+        u32::try_from(bytes).unwrap_or(u32::MAX)
+    } else {
+        0
+    }
 }
 
 /// The language.
@@ -44,11 +48,45 @@ pub(crate) struct Cuda;
 
 /// Words of CUDA beside C++'s; its builtin functions begin with `__` or are in the common list.
 const RESERVED: &[&str] = &[
-    "threadIdx", "blockIdx", "blockDim", "gridDim", "warpSize", "cooperative_groups", "nvcuda",
-    "wmma", "surface", "texture", "half2", "nv_bfloat16", "tex1D", "tex2D", "tex3D", "ldg",
-    "assert", "trap", "brkpt", "prof_trigger", "cospi", "erfcinv", "erfinv", "normcdf", "rcbrt",
-    "rhypot", "rnorm", "norm3d", "norm4d", "sincospi", "ullmin", "ullmax", "umin", "umax",
-    "llmin", "llmax", "getpid", "signbit", "byte",
+    "threadIdx",
+    "blockIdx",
+    "blockDim",
+    "gridDim",
+    "warpSize",
+    "cooperative_groups",
+    "nvcuda",
+    "wmma",
+    "surface",
+    "texture",
+    "half2",
+    "nv_bfloat16",
+    "tex1D",
+    "tex2D",
+    "tex3D",
+    "ldg",
+    "assert",
+    "trap",
+    "brkpt",
+    "prof_trigger",
+    "cospi",
+    "erfcinv",
+    "erfinv",
+    "normcdf",
+    "rcbrt",
+    "rhypot",
+    "rnorm",
+    "norm3d",
+    "norm4d",
+    "sincospi",
+    "ullmin",
+    "ullmax",
+    "umin",
+    "umax",
+    "llmin",
+    "llmax",
+    "getpid",
+    "signbit",
+    "byte",
 ];
 
 const HALF: &str = "\
@@ -177,13 +215,21 @@ impl Dialect for Cuda {
 
     fn half_to_float(&self, ops: &mut Ops<'_>, scalar: Scalar, operand: &Expr) -> Expr {
         self.declare_scalar(ops, scalar);
-        let name = if scalar == Scalar::F16 { "half_to_float" } else { "bfloat_to_float" };
+        let name = if scalar == Scalar::F16 {
+            "half_to_float"
+        } else {
+            "bfloat_to_float"
+        };
         Expr::call(name, std::slice::from_ref(operand))
     }
 
     fn float_to_half(&self, ops: &mut Ops<'_>, scalar: Scalar, operand: &Expr) -> Expr {
         self.declare_scalar(ops, scalar);
-        let name = if scalar == Scalar::F16 { "float_to_half" } else { "float_to_bfloat" };
+        let name = if scalar == Scalar::F16 {
+            "float_to_half"
+        } else {
+            "float_to_bfloat"
+        };
         Expr::call(name, std::slice::from_ref(operand))
     }
 
@@ -212,7 +258,10 @@ impl Dialect for Cuda {
 
     // PTX: `min` and `max` return the number beside a NaN, and +0 is above -0.
     fn ordered_minmax(&self, is_max: bool, scalar: Scalar) -> Option<String> {
-        Some(shared::suffixed(if is_max { "fmax" } else { "fmin" }, scalar))
+        Some(shared::suffixed(
+            if is_max { "fmax" } else { "fmin" },
+            scalar,
+        ))
     }
 
     // PTX: conversions to integers of 32 bits clamp, and a NaN gives 0.
@@ -252,7 +301,8 @@ impl Dialect for Cuda {
             BarrierScope::Subgroup => "__syncwarp();".into(),
             BarrierScope::Workgroup => "__syncthreads();".into(),
             BarrierScope::Grid => {
-                ops.helpers.require("grid_barrier", shared::grid_barrier_helper);
+                ops.helpers
+                    .require("grid_barrier", shared::grid_barrier_helper);
                 "grid_barrier();".into()
             }
         })
@@ -284,7 +334,10 @@ impl Dialect for Cuda {
         match op {
             SubgroupOp::Any => truth(&Expr::call("__any_sync", &arguments)),
             SubgroupOp::All => truth(&Expr::call("__all_sync", &arguments)),
-            _ => Expr::cast("unsigned long long", &Expr::call("__ballot_sync", &arguments)),
+            _ => Expr::cast(
+                "unsigned long long",
+                &Expr::call("__ballot_sync", &arguments),
+            ),
         }
     }
 
@@ -306,13 +359,23 @@ impl Dialect for Cuda {
     }
 
     fn shared_array(&self, context: &Context<'_>, array: &ArrayDeclaration<'_>) -> String {
-        let ArrayDeclaration { name, ty, len, align, offset } = array;
+        let ArrayDeclaration {
+            name,
+            ty,
+            len,
+            align,
+            offset,
+        } = array;
         if dynamic_shared_bytes(context.kernel) > 0 {
             return format!(
                 "{ty}* const {name} = reinterpret_cast<{ty}*>(shared_memory + {offset});"
             );
         }
-        let align = if *align > 0 { format!("__align__({align}) ") } else { String::new() };
+        let align = if *align > 0 {
+            format!("__align__({align}) ")
+        } else {
+            String::new()
+        };
         format!("__shared__ {align}{ty} {name}[{len}];")
     }
 
@@ -322,7 +385,9 @@ impl Dialect for Cuda {
             lines.push("extern __shared__ __align__(16) unsigned char shared_memory[];".into());
         }
         if context.kernel.contract.dependent {
-            lines.push("// The next launch may begin; this one waits for what the last wrote.".into());
+            lines.push(
+                "// The next launch may begin; this one waits for what the last wrote.".into(),
+            );
             lines.push("asm volatile(\"griddepcontrol.launch_dependents;\");".into());
             lines.push("asm volatile(\"griddepcontrol.wait;\" ::: \"memory\");".into());
         }
@@ -343,5 +408,10 @@ fn mask(present: Option<&Expr>) -> Expr {
 }
 
 fn truth(vote: &Expr) -> Expr {
-    Expr::infix("!=", crate::c::expr::Level::Equality, vote, &Expr::primary("0"))
+    Expr::infix(
+        "!=",
+        crate::c::expr::Level::Equality,
+        vote,
+        &Expr::primary("0"),
+    )
 }

@@ -33,11 +33,49 @@ pub(crate) struct Hip;
 
 /// Words of HIP and of its headers beside C++'s.
 const RESERVED: &[&str] = &[
-    "threadIdx", "blockIdx", "blockDim", "gridDim", "warpSize", "cooperative_groups", "half2",
-    "surface", "texture", "ushort1", "bfloat16", "coordinates", "make_complex", "abort", "bool1",
-    "cospi", "erfcinv", "erfinv", "normcdf", "rcbrt", "rhypot", "rnorm", "norm3d", "norm4d",
-    "sincospi", "device", "texture_object", "this_grid", "u8", "u16", "u32", "u64", "i8", "i16",
-    "i32", "i64", "signbit", "byte", "ullong", "uchar1", "Coordinates", "ockl", "ocml",
+    "threadIdx",
+    "blockIdx",
+    "blockDim",
+    "gridDim",
+    "warpSize",
+    "cooperative_groups",
+    "half2",
+    "surface",
+    "texture",
+    "ushort1",
+    "bfloat16",
+    "coordinates",
+    "make_complex",
+    "abort",
+    "bool1",
+    "cospi",
+    "erfcinv",
+    "erfinv",
+    "normcdf",
+    "rcbrt",
+    "rhypot",
+    "rnorm",
+    "norm3d",
+    "norm4d",
+    "sincospi",
+    "device",
+    "texture_object",
+    "this_grid",
+    "u8",
+    "u16",
+    "u32",
+    "u64",
+    "i8",
+    "i16",
+    "i32",
+    "i64",
+    "signbit",
+    "byte",
+    "ullong",
+    "uchar1",
+    "Coordinates",
+    "ockl",
+    "ocml",
 ];
 
 const BFLOAT: &str = "\
@@ -113,7 +151,9 @@ impl Dialect for Hip {
     }
 
     fn half_bits(&self, bits: u16) -> Expr {
-        Expr::primary(format!("__builtin_bit_cast(_Float16, (unsigned short)0x{bits:04x})"))
+        Expr::primary(format!(
+            "__builtin_bit_cast(_Float16, (unsigned short)0x{bits:04x})"
+        ))
     }
 
     fn half_literal(&self, _bits: u16, decimal: &str) -> Expr {
@@ -132,8 +172,11 @@ impl Dialect for Hip {
         self.declare_scalar(ops, scalar);
         let one = std::slice::from_ref(operand);
         if scalar == Scalar::F16 {
-            return Expr::primary(format!("__builtin_bit_cast(unsigned short, {})", operand.text))
-                .reading(one);
+            return Expr::primary(format!(
+                "__builtin_bit_cast(unsigned short, {})",
+                operand.text
+            ))
+            .reading(one);
         }
         Expr::primary(format!("{}.bits", operand.at(Level::Primary))).reading(one)
     }
@@ -230,7 +273,8 @@ impl Dialect for Hip {
             }
             BarrierScope::Workgroup => "__syncthreads();".into(),
             BarrierScope::Grid => {
-                ops.helpers.require("grid_barrier", shared::grid_barrier_helper);
+                ops.helpers
+                    .require("grid_barrier", shared::grid_barrier_helper);
                 "grid_barrier();".into()
             }
         })
@@ -250,7 +294,11 @@ impl Dialect for Hip {
             SubgroupOp::ShuffleDown => "__shfl_down",
             _ => "__shfl",
         };
-        let lane = match argument.text.bytes().all(|b| b.is_ascii_digit() || b == b'u') {
+        let lane = match argument
+            .text
+            .bytes()
+            .all(|b| b.is_ascii_digit() || b == b'u')
+        {
             true => argument.clone(),
             false => Expr::cast("int", argument),
         };
@@ -290,8 +338,18 @@ impl Dialect for Hip {
     }
 
     fn shared_array(&self, _context: &Context<'_>, array: &ArrayDeclaration<'_>) -> String {
-        let ArrayDeclaration { name, ty, len, align, .. } = array;
-        let align = if *align > 0 { format!("__align__({align}) ") } else { String::new() };
+        let ArrayDeclaration {
+            name,
+            ty,
+            len,
+            align,
+            ..
+        } = array;
+        let align = if *align > 0 {
+            format!("__align__({align}) ")
+        } else {
+            String::new()
+        };
         format!("__shared__ {align}{ty} {name}[{len}];")
     }
 

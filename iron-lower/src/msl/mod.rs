@@ -31,19 +31,105 @@ pub(crate) struct Msl;
 
 /// Words of Metal beside C++'s.
 const RESERVED: &[&str] = &[
-    "kernel", "device", "thread", "threadgroup", "constant", "vertex", "fragment", "metal",
-    "sampler", "texture", "array", "array_ref", "vec", "matrix", "visible", "stitchable", "mesh",
-    "object", "intersection", "ray_data", "patch", "depth", "color", "buffer", "attribute",
-    "stage_in", "position", "access", "coord", "filter", "address", "level", "bias", "gradient2d",
-    "imageblock", "imageblock_data", "raytracing", "simdgroup", "quadgroup", "imageblocks",
-    "as_type", "mad24", "mul24", "mulhi", "madhi", "addsat", "subsat", "hadd", "rhadd",
-    "absdiff", "extract_bits", "insert_bits", "reverse_bits", "fast", "precise", "tensor",
-    "numeric_limits", "command_buffer", "render_command", "compute_command", "is_same",
-    "enable_if", "function", "min3", "max3", "median3", "fmin3", "fmax3", "fmedian3",
-    "distance", "faceforward", "reflect", "refract", "length_squared", "distance_squared",
-    "unpack", "pack", "discard_fragment", "dfdx", "dfdy", "fwidth", "ldexp", "frexp", "signbit",
-    "MAXFLOAT", "HUGE_VALH", "MAXHALF", "M_PI_H", "HALF_MAX", "uniform", "ptr", "program",
-    "grid", "dextents", "extents", "cooperative_tensor", "interpolate", "prefetch", "logging",
+    "kernel",
+    "device",
+    "thread",
+    "threadgroup",
+    "constant",
+    "vertex",
+    "fragment",
+    "metal",
+    "sampler",
+    "texture",
+    "array",
+    "array_ref",
+    "vec",
+    "matrix",
+    "visible",
+    "stitchable",
+    "mesh",
+    "object",
+    "intersection",
+    "ray_data",
+    "patch",
+    "depth",
+    "color",
+    "buffer",
+    "attribute",
+    "stage_in",
+    "position",
+    "access",
+    "coord",
+    "filter",
+    "address",
+    "level",
+    "bias",
+    "gradient2d",
+    "imageblock",
+    "imageblock_data",
+    "raytracing",
+    "simdgroup",
+    "quadgroup",
+    "imageblocks",
+    "as_type",
+    "mad24",
+    "mul24",
+    "mulhi",
+    "madhi",
+    "addsat",
+    "subsat",
+    "hadd",
+    "rhadd",
+    "absdiff",
+    "extract_bits",
+    "insert_bits",
+    "reverse_bits",
+    "fast",
+    "precise",
+    "tensor",
+    "numeric_limits",
+    "command_buffer",
+    "render_command",
+    "compute_command",
+    "is_same",
+    "enable_if",
+    "function",
+    "min3",
+    "max3",
+    "median3",
+    "fmin3",
+    "fmax3",
+    "fmedian3",
+    "distance",
+    "faceforward",
+    "reflect",
+    "refract",
+    "length_squared",
+    "distance_squared",
+    "unpack",
+    "pack",
+    "discard_fragment",
+    "dfdx",
+    "dfdy",
+    "fwidth",
+    "ldexp",
+    "frexp",
+    "signbit",
+    "MAXFLOAT",
+    "HUGE_VALH",
+    "MAXHALF",
+    "M_PI_H",
+    "HALF_MAX",
+    "uniform",
+    "ptr",
+    "program",
+    "grid",
+    "dextents",
+    "extents",
+    "cooperative_tensor",
+    "interpolate",
+    "prefetch",
+    "logging",
     "os_log",
 ];
 
@@ -182,7 +268,10 @@ impl Dialect for Msl {
         }
         let exact = |name: &str| Some(format!("precise::{name}"));
         let loose = |name: &str| {
-            Some(format!("{}::{name}", if approximate { "fast" } else { "precise" }))
+            Some(format!(
+                "{}::{name}",
+                if approximate { "fast" } else { "precise" }
+            ))
         };
         match op {
             UnaryOp::Abs => Some("fabs".into()),
@@ -212,7 +301,11 @@ impl Dialect for Msl {
     }
 
     fn pow(&self, _scalar: Scalar, approximate: bool) -> String {
-        if approximate { "fast::pow".into() } else { "precise::pow".into() }
+        if approximate {
+            "fast::pow".into()
+        } else {
+            "precise::pow".into()
+        }
     }
 
     fn fma(&self, _scalar: Scalar) -> String {
@@ -251,7 +344,10 @@ impl Dialect for Msl {
     }
 
     fn builtin(&self, context: &Context<'_>, op: BuiltinOp, axis: u8) -> Expr {
-        let member = ["x", "y", "z"].get(usize::from(axis)).copied().unwrap_or("z");
+        let member = ["x", "y", "z"]
+            .get(usize::from(axis))
+            .copied()
+            .unwrap_or("z");
         let number = |n: u32| Expr::primary(format!("{n}u"));
         let vector = |name: &str| Expr::primary(format!("{name}.{member}"));
         match op {
@@ -389,7 +485,10 @@ impl Dialect for Msl {
                 let (Some(value), Some(compare)) = (value, compare) else {
                     return Err("a compare-exchange without operands".into());
                 };
-                return Ok(Expr::call("atomic_compare_exchange", &[address, compare.clone(), value]));
+                return Ok(Expr::call(
+                    "atomic_compare_exchange",
+                    &[address, compare.clone(), value],
+                ));
             }
             AtomicOp::Add => "atomic_fetch_add_explicit",
             AtomicOp::Min => "atomic_fetch_min_explicit",
@@ -402,7 +501,10 @@ impl Dialect for Msl {
             AtomicOp::Store => "atomic_store_explicit",
         };
         if scalar == Scalar::F32
-            && !matches!(op, AtomicOp::Add | AtomicOp::Exchange | AtomicOp::Load | AtomicOp::Store)
+            && !matches!(
+                op,
+                AtomicOp::Add | AtomicOp::Exchange | AtomicOp::Load | AtomicOp::Store
+            )
         {
             return Err(format!("an atomic `{}` of f32", op.name()));
         }
@@ -430,8 +532,18 @@ impl Dialect for Msl {
     }
 
     fn shared_array(&self, _context: &Context<'_>, array: &ArrayDeclaration<'_>) -> String {
-        let ArrayDeclaration { name, ty, len, align, .. } = array;
-        let align = if *align > 0 { format!("alignas({align}) ") } else { String::new() };
+        let ArrayDeclaration {
+            name,
+            ty,
+            len,
+            align,
+            ..
+        } = array;
+        let align = if *align > 0 {
+            format!("alignas({align}) ")
+        } else {
+            String::new()
+        };
         // C++ wants the alignment before every other specifier.
         format!("{align}threadgroup {ty} {name}[{len}];")
     }
@@ -444,7 +556,9 @@ impl Dialect for Msl {
         let addresses = layout.fields.iter().filter(|f| is_address(f.kind)).count();
         let mut text = String::from("struct Parameters {\n");
         if addresses > 0 {
-            text.push_str(&format!("    ulong addresses[{addresses}]; // of buffers, bound below\n"));
+            text.push_str(&format!(
+                "    ulong addresses[{addresses}]; // of buffers, bound below\n"
+            ));
         }
         for (field, name) in layout.fields.iter().zip(context.field_names) {
             if !is_address(field.kind) {
@@ -504,7 +618,9 @@ impl Dialect for Msl {
             }
         }
         if has_block_buffer(kernel) {
-            parameters.push(format!("constant Parameters& parameters [[buffer({slot})]]"));
+            parameters.push(format!(
+                "constant Parameters& parameters [[buffer({slot})]]"
+            ));
             slot += 1;
         }
         if kernel.checks_indices() {
@@ -517,9 +633,7 @@ impl Dialect for Msl {
                 BuiltinOp::LocalId => ("uint3", "local_id", "thread_position_in_threadgroup"),
                 BuiltinOp::GlobalId => ("uint3", "global_id", "thread_position_in_grid"),
                 BuiltinOp::LocalIndex => ("uint", "local_index", "thread_index_in_threadgroup"),
-                BuiltinOp::SubgroupId => {
-                    ("uint", "subgroup_id", "simdgroup_index_in_threadgroup")
-                }
+                BuiltinOp::SubgroupId => ("uint", "subgroup_id", "simdgroup_index_in_threadgroup"),
                 BuiltinOp::SubgroupCount => {
                     ("uint", "subgroup_count", "simdgroups_per_threadgroup")
                 }

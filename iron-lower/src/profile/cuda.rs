@@ -24,8 +24,18 @@ const FEATURES_90: &[Feature] = &Feature::ALL;
 
 pub(super) fn profiles() -> Vec<Profile> {
     vec![
-        profile("sm_90a", "NVIDIA Hopper (H100, H200)", 227 << 10, FEATURES_90),
-        profile("sm_80", "NVIDIA Ampere (A100) and later", 163 << 10, FEATURES_80),
+        profile(
+            "sm_90a",
+            "NVIDIA Hopper (H100, H200)",
+            227 << 10,
+            FEATURES_90,
+        ),
+        profile(
+            "sm_80",
+            "NVIDIA Ampere (A100) and later",
+            163 << 10,
+            FEATURES_80,
+        ),
         profile("sm_100a", "NVIDIA Blackwell (B200)", 227 << 10, FEATURES_90),
     ]
 }
@@ -52,7 +62,11 @@ fn profile(
         },
         features,
         subgroup_size: Some(32),
-        legal: Legal { subgroup_size: Some(32), shared_bytes_limit: shared_bytes, ..super::C_FAMILY },
+        legal: Legal {
+            subgroup_size: Some(32),
+            shared_bytes_limit: shared_bytes,
+            ..super::C_FAMILY
+        },
         spirv: None,
     }
 }

@@ -44,7 +44,11 @@ fn profile(name: &'static str, description: &'static str, wave: u32) -> Profile 
         },
         features: FEATURES,
         subgroup_size: Some(wave),
-        legal: Legal { subgroup_size: Some(wave), shared_bytes_limit: shared_bytes, ..super::C_FAMILY },
+        legal: Legal {
+            subgroup_size: Some(wave),
+            shared_bytes_limit: shared_bytes,
+            ..super::C_FAMILY
+        },
         spirv: None,
     }
 }

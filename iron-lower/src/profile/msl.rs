@@ -37,7 +37,12 @@ pub(super) fn profiles() -> Vec<Profile> {
         features: FEATURES,
         // 32 on every device so far, but the language makes it a query.
         subgroup_size: None,
-        legal: Legal { has_erf: false, linear_subgroups: false, shared_bytes_limit: shared_bytes, ..super::C_FAMILY },
+        legal: Legal {
+            has_erf: false,
+            linear_subgroups: false,
+            shared_bytes_limit: shared_bytes,
+            ..super::C_FAMILY
+        },
         spirv: None,
     }]
 }

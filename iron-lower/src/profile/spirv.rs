@@ -67,14 +67,26 @@ const FEATURES: &[Feature] = &[
 ];
 
 /// What naga and drivers without device addresses take.
-const DESCRIPTOR_FEATURES: &[Feature] =
-    &[Feature::F16, Feature::BF16, Feature::Storage16, Feature::Int64, Feature::Subgroups];
+const DESCRIPTOR_FEATURES: &[Feature] = &[
+    Feature::F16,
+    Feature::BF16,
+    Feature::Storage16,
+    Feature::Int64,
+    Feature::Subgroups,
+];
 
 pub(super) fn profiles() -> Vec<Profile> {
     let device = SpirvOptions::DEVICE_ADDRESSES;
     let bound = SpirvOptions::DESCRIPTORS;
     vec![
-        profile("vulkan1.3", "Vulkan 1.3 with device addresses", FEATURES, None, u64::MAX, device),
+        profile(
+            "vulkan1.3",
+            "Vulkan 1.3 with device addresses",
+            FEATURES,
+            None,
+            u64::MAX,
+            device,
+        ),
         profile(
             "spirv-small",
             "Vulkan 1.3 with 8-lane subgroups and 128 MiB buffers (Mesa's software driver)",

@@ -25,13 +25,20 @@ pub(super) fn nvrtc_candidates() -> Vec<PathBuf> {
     }
     folders.extend(["/usr/local/cuda/lib64", "/opt/cuda/lib64"].map(PathBuf::from));
     folders.extend(wheel_folders());
-    folders.iter().flat_map(|folder| NVRTC.iter().map(move |name| folder.join(name))).collect()
+    folders
+        .iter()
+        .flat_map(|folder| NVRTC.iter().map(move |name| folder.join(name)))
+        .collect()
 }
 
 /// `target/tools/cuda/nvidia/cu13/lib` below the current folder or one above it, and beside the
 /// program in a `target` folder.
 fn wheel_folders() -> Vec<PathBuf> {
-    let inside = Path::new("tools").join("cuda").join("nvidia").join("cu13").join("lib");
+    let inside = Path::new("tools")
+        .join("cuda")
+        .join("nvidia")
+        .join("cu13")
+        .join("lib");
     let mut folders = Vec::new();
     if let Ok(here) = std::env::current_dir() {
         folders.extend(here.ancestors().map(|f| f.join("target").join(&inside)));
@@ -50,7 +57,10 @@ pub(super) fn builtins_beside(nvrtc: &PathBuf) -> Option<PathBuf> {
         .ok()?
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| {
-            let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+            let name = path
+                .file_name()
+                .and_then(|n| n.to_str())
+                .unwrap_or_default();
             name.starts_with("libnvrtc-builtins.so") || name.starts_with("nvrtc-builtins64")
         })
         .collect();

@@ -40,9 +40,19 @@ mod attribute {
 pub fn open() -> Result<Arc<dyn Device>, DeviceError> {
     let ordinal = crate::gpu::ordinal(Vendor::Cuda, DEVICE_VARIABLE)?;
     let driver = Driver::open(Vendor::Cuda, libraries::DRIVER)?;
-    let compiler =
-        Compiler::open(Vendor::Cuda, &libraries::nvrtc_candidates(), libraries::builtins_beside)?;
-    let opening = Opening { driver, compiler, ordinal, identify, flags, cache: "cubin" };
+    let compiler = Compiler::open(
+        Vendor::Cuda,
+        &libraries::nvrtc_candidates(),
+        libraries::builtins_beside,
+    )?;
+    let opening = Opening {
+        driver,
+        compiler,
+        ordinal,
+        identify,
+        flags,
+        cache: "cubin",
+    };
     Ok(Arc::new(GpuDevice::open(opening)?))
 }
 
@@ -73,7 +83,10 @@ fn identify(driver: &Driver, device: i32) -> Result<Found, DeviceError> {
     profile.subgroup_size = Some(ask(attribute::WARP_SIZE)?);
     profile.legal.subgroup_size = profile.subgroup_size;
     profile.legal.shared_bytes_limit = profile.limits.shared_bytes;
-    Ok(Found { profile, architecture })
+    Ok(Found {
+        profile,
+        architecture,
+    })
 }
 
 /// Profile and architecture of a compute capability. Architectures with features of their own
@@ -89,7 +102,9 @@ fn target(major: u32, minor: u32) -> Option<(&'static str, String)> {
 
 fn flags(found: &Found) -> Vec<String> {
     let architecture = format!("--gpu-architecture={}", found.architecture);
-    let fixed = iron_lower::cuda::COMPILE_FLAGS.iter().map(|f| (*f).to_owned());
+    let fixed = iron_lower::cuda::COMPILE_FLAGS
+        .iter()
+        .map(|f| (*f).to_owned());
     std::iter::once(architecture).chain(fixed).collect()
 }
 
@@ -109,26 +124,31 @@ mod tests {
     fn a_missing_driver_is_named() {
         let error = Driver::open(Vendor::Cuda, &["libcuda-that-is-not-there.so"]).err();
         let text = error.expect("no such library").to_string();
-        assert!(text.contains("cuda") && text.contains("libcuda-that-is-not-there.so"), "{text}");
+        assert!(
+            text.contains("cuda") && text.contains("libcuda-that-is-not-there.so"),
+            "{text}"
+        );
     }
 
     /// NVRTC needs no driver: where it is installed, texts compile on any machine.
     #[test]
     fn nvrtc_compiles_and_its_refusal_is_one_line() {
         let candidates = libraries::nvrtc_candidates();
-        let compiler =
-            match Compiler::open(Vendor::Cuda, &candidates, libraries::builtins_beside) {
-                Ok(compiler) => compiler,
-                Err(error) => {
-                    assert!(error.to_string().contains("libnvrtc"), "{error}");
-                    return;
-                }
-            };
+        let compiler = match Compiler::open(Vendor::Cuda, &candidates, libraries::builtins_beside) {
+            Ok(compiler) => compiler,
+            Err(error) => {
+                assert!(error.to_string().contains("libnvrtc"), "{error}");
+                return;
+            }
+        };
         let flags: Vec<String> = vec!["--gpu-architecture=sm_90a".into()];
         let good = "extern \"C\" __global__ void k(float* y) { y[0] = 1.0f; }";
         let binary = compiler.compile("k", good, &flags).expect("compiles");
         assert_eq!(&binary[..4], b"\x7fELF");
-        let error = compiler.compile("k", "not C++", &flags).expect_err("refused").to_string();
+        let error = compiler
+            .compile("k", "not C++", &flags)
+            .expect_err("refused")
+            .to_string();
         assert!(error.contains("`k`") && !error.contains('\n'), "{error}");
     }
 }

@@ -13,7 +13,14 @@ use crate::device::DeviceError;
 pub(crate) struct Compiler {
     vendor: Vendor,
     version: (i32, i32),
-    create: unsafe extern "C" fn(*mut Handle, *const c_char, *const c_char, i32, *const *const c_char, *const *const c_char) -> Status,
+    create: unsafe extern "C" fn(
+        *mut Handle,
+        *const c_char,
+        *const c_char,
+        i32,
+        *const *const c_char,
+        *const *const c_char,
+    ) -> Status,
     compile: unsafe extern "C" fn(Handle, i32, *const *const c_char) -> Status,
     destroy: unsafe extern "C" fn(*mut Handle) -> Status,
     log_size: unsafe extern "C" fn(Handle, *mut usize) -> Status,
@@ -41,13 +48,19 @@ impl Compiler {
         };
         for candidate in candidates {
             let beside = companion(candidate).and_then(|p| open_first(&[p]).ok());
-            let Ok(library) = open_first(std::slice::from_ref(candidate)) else { continue };
+            let Ok(library) = open_first(std::slice::from_ref(candidate)) else {
+                continue;
+            };
             return Compiler::load(vendor, library, beside).map_err(missing);
         }
         Err(missing("no run-time compiler".into()))
     }
 
-    fn load(vendor: Vendor, library: Library, companion: Option<Library>) -> Result<Compiler, String> {
+    fn load(
+        vendor: Vendor,
+        library: Library,
+        companion: Option<Library>,
+    ) -> Result<Compiler, String> {
         let prefix = match vendor {
             Vendor::Cuda => "nvrtc",
             Vendor::Hip => "hiprtc",
@@ -91,7 +104,12 @@ impl Compiler {
     }
 
     /// Compiles a text to a binary.
-    pub fn compile(&self, kernel: &str, text: &str, flags: &[String]) -> Result<Vec<u8>, DeviceError> {
+    pub fn compile(
+        &self,
+        kernel: &str,
+        text: &str,
+        flags: &[String],
+    ) -> Result<Vec<u8>, DeviceError> {
         let refuse = |message: String| DeviceError::Compile {
             kernel: kernel.to_owned(),
             backend: self.vendor.name(),
@@ -106,7 +124,10 @@ impl Compiler {
             .collect::<Result<Vec<_>, _>>()
             .map_err(no_nul)?;
         let flag_pointers: Vec<*const c_char> = flags.iter().map(|f| f.as_ptr()).collect();
-        let mut program = Program { compiler: self, handle: std::ptr::null_mut() };
+        let mut program = Program {
+            compiler: self,
+            handle: std::ptr::null_mut(),
+        };
         // SAFETY: strings end with NUL and outlive the call; there are no headers.
         let status = unsafe {
             (self.create)(
@@ -123,12 +144,22 @@ impl Compiler {
         }
         // SAFETY: the program is alive, and the flags are as many strings as the count says.
         let status = unsafe {
-            (self.compile)(program.handle, flag_pointers.len() as i32, flag_pointers.as_ptr())
+            (self.compile)(
+                program.handle,
+                flag_pointers.len() as i32,
+                flag_pointers.as_ptr(),
+            )
         };
         if status != 0 {
             let log = program.read(self.log_size, self.log).unwrap_or_default();
-            let log = String::from_utf8_lossy(&log).trim_end_matches('\0').trim().to_owned();
-            let first = log.lines().find(|l| l.contains("error")).or_else(|| log.lines().next());
+            let log = String::from_utf8_lossy(&log)
+                .trim_end_matches('\0')
+                .trim()
+                .to_owned();
+            let first = log
+                .lines()
+                .find(|l| l.contains("error"))
+                .or_else(|| log.lines().next());
             tracing::debug!(kernel, %log, "the vendor's compiler refuses a text");
             return Err(refuse(format!(
                 "{}: {}",
@@ -136,7 +167,9 @@ impl Compiler {
                 first.map_or_else(|| self.text(status), str::to_owned)
             )));
         }
-        program.read(self.code_size, self.code).map_err(|status| refuse(self.text(status)))
+        program
+            .read(self.code_size, self.code)
+            .map_err(|status| refuse(self.text(status)))
     }
 
     fn text(&self, status: Status) -> String {
@@ -146,7 +179,9 @@ impl Compiler {
             return format!("status {status}");
         }
         // SAFETY: as above.
-        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+        unsafe { CStr::from_ptr(text) }
+            .to_string_lossy()
+            .into_owned()
     }
 }
 

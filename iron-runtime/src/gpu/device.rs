@@ -93,13 +93,21 @@ impl Stream {
         if bytes.len() > STAGING_BYTES {
             // SAFETY: the range is inside a buffer, and `bytes` lives until the wait.
             unsafe {
-                self.driver.download(bytes.as_mut_ptr().cast(), address, bytes.len(), self.handle)?;
+                self.driver.download(
+                    bytes.as_mut_ptr().cast(),
+                    address,
+                    bytes.len(),
+                    self.handle,
+                )?;
             }
             return self.wait();
         }
         let staging = self.staging.lock();
         // SAFETY: the range is inside a buffer, and the staging buffer holds that many bytes.
-        unsafe { self.driver.download(staging.0, address, bytes.len(), self.handle)? };
+        unsafe {
+            self.driver
+                .download(staging.0, address, bytes.len(), self.handle)?
+        };
         self.wait()?;
         // SAFETY: the copy into the staging buffer is done, and nobody else holds its lock.
         let copied = unsafe { std::slice::from_raw_parts(staging.0.cast::<u8>(), bytes.len()) };
@@ -223,7 +231,9 @@ impl GpuDevice {
         let binary = match self.cache.get(&key) {
             Some(binary) => binary,
             None => {
-                let binary = self.compiler.compile(&kernel.full_name(), text, &self.flags)?;
+                let binary = self
+                    .compiler
+                    .compile(&kernel.full_name(), text, &self.flags)?;
                 self.cache.put(&key, &binary);
                 binary
             }
@@ -284,7 +294,11 @@ impl Device for GpuDevice {
             Vendor::Cuda => format!("CUDA {}.{}", version / 1000, version % 1000 / 10),
             Vendor::Hip => format!("HIP {version}"),
         };
-        format!("{driver}, {}, {}", self.compiler.version(), self.architecture)
+        format!(
+            "{driver}, {}, {}",
+            self.compiler.version(),
+            self.architecture
+        )
     }
 
     fn limits(&self) -> LaunchLimits {
@@ -379,7 +393,9 @@ impl Device for GpuDevice {
         let mut recorded = GpuGraph {
             stream: self.stream.clone(),
             executable: std::ptr::null_mut(),
-            checks: launches.iter().any(|l| l.pipeline.kernel().checks_indices()),
+            checks: launches
+                .iter()
+                .any(|l| l.pipeline.kernel().checks_indices()),
             _launches: launches.to_vec(),
         };
         // SAFETY: the graph came out of the capture and is destroyed once.
@@ -409,10 +425,14 @@ impl Device for GpuDevice {
             .chunks_exact(4)
             .map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
             .collect();
-        let Some((kernel, line)) = errors.first(&words) else { return Ok(()) };
+        let Some((kernel, line)) = errors.first(&words) else {
+            return Ok(());
+        };
         // SAFETY: the words are an allocation of that size.
         unsafe {
-            self.stream.driver.fill(self.stream.error_words, 0, 4 * WORDS, self.stream.handle)?;
+            self.stream
+                .driver
+                .fill(self.stream.error_words, 0, 4 * WORDS, self.stream.handle)?;
         }
         self.stream.wait()?;
         Err(DeviceError::IndexOutOfRange { kernel, line })
@@ -426,7 +446,11 @@ impl Device for GpuDevice {
             events.push(Event::new(stream)?);
         }
         // SAFETY: events and stream are alive.
-        unsafe { stream.driver.event_record(events[0].handle, stream.handle)? };
+        unsafe {
+            stream
+                .driver
+                .event_record(events[0].handle, stream.handle)?
+        };
         for (launch, event) in launches.iter().zip(&events[1..]) {
             self.own(launch)?.queue(launch, stream.handle)?;
             // SAFETY: as above.
@@ -445,7 +469,9 @@ impl Device for GpuDevice {
                         pair[1].handle,
                     )?;
                 }
-                Ok(Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3))
+                Ok(Duration::from_secs_f64(
+                    f64::from(milliseconds.max(0.0)) / 1e3,
+                ))
             })
             .collect()
     }
@@ -471,7 +497,11 @@ impl Graph for GpuGraph {
             self.stream.errors.lock().is_pending = true;
         }
         // SAFETY: graph and stream are alive, and the launches hold what the graph uses.
-        unsafe { self.stream.driver.graph_launch(self.executable, self.stream.handle) }
+        unsafe {
+            self.stream
+                .driver
+                .graph_launch(self.executable, self.stream.handle)
+        }
     }
 }
 
@@ -496,7 +526,10 @@ struct Event {
 
 impl Event {
     fn new(stream: &Arc<Stream>) -> Result<Event, DeviceError> {
-        let mut event = Event { stream: stream.clone(), handle: std::ptr::null_mut() };
+        let mut event = Event {
+            stream: stream.clone(),
+            handle: std::ptr::null_mut(),
+        };
         // SAFETY: the handle is valid for writes.
         unsafe { stream.driver.event_create(&mut event.handle, 0)? };
         Ok(event)

@@ -127,7 +127,14 @@ pub(crate) struct Driver {
     /// `cuFuncSetAttribute`, which only NVIDIA needs.
     pub set_function_attribute: Option<unsafe extern "C" fn(Handle, i32, i32) -> Status>,
     /// `cuLaunchKernelEx`, for launches with attributes.
-    pub launch_with: Option<unsafe extern "C" fn(*const LaunchConfig, Handle, *mut *mut c_void, *mut *mut c_void) -> Status>,
+    pub launch_with: Option<
+        unsafe extern "C" fn(
+            *const LaunchConfig,
+            Handle,
+            *mut *mut c_void,
+            *mut *mut c_void,
+        ) -> Status,
+    >,
     /// `hipGetDeviceProperties` by its newest name.
     properties: Option<unsafe extern "C" fn(*mut c_void, i32) -> Status>,
     // Keeps the functions valid; dropped last.
@@ -230,7 +237,10 @@ impl Driver {
         // its widest members.
         let status = unsafe { function(properties.as_mut_ptr().cast(), device) };
         self.check("hipGetDeviceProperties", status)?;
-        Ok(properties.iter().flat_map(|word| word.to_ne_bytes()).collect())
+        Ok(properties
+            .iter()
+            .flat_map(|word| word.to_ne_bytes())
+            .collect())
     }
 
     fn message(&self, status: Status) -> String {
@@ -248,7 +258,9 @@ impl Driver {
             return "unknown error".into();
         }
         // SAFETY: a string of the driver, which ends with NUL and lives as long as the library.
-        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+        unsafe { CStr::from_ptr(text) }
+            .to_string_lossy()
+            .into_owned()
     }
 }
 

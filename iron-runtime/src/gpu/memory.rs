@@ -42,8 +42,10 @@ pub(crate) struct GpuBuffer {
 impl GpuBuffer {
     /// Takes a free block or allocates one.
     pub fn new(stream: &Arc<Stream>, bytes: u64) -> Result<GpuBuffer, DeviceError> {
-        let out_of_memory =
-            || DeviceError::OutOfMemory { backend: stream.driver.vendor.name(), bytes };
+        let out_of_memory = || DeviceError::OutOfMemory {
+            backend: stream.driver.vendor.name(),
+            bytes,
+        };
         if bytes > stream.memory {
             return Err(out_of_memory());
         }
@@ -76,7 +78,12 @@ impl GpuBuffer {
                 }
             }
         };
-        Ok(GpuBuffer { stream: stream.clone(), address, bytes, block })
+        Ok(GpuBuffer {
+            stream: stream.clone(),
+            address,
+            bytes,
+            block,
+        })
     }
 }
 
@@ -95,7 +102,10 @@ impl Drop for GpuBuffer {
         let mut free = self.stream.free.lock();
         if free.bytes + self.block <= self.stream.memory / KEPT_SHARE {
             free.bytes += self.block;
-            free.blocks.entry(self.block).or_default().push(self.address);
+            free.blocks
+                .entry(self.block)
+                .or_default()
+                .push(self.address);
             return;
         }
         drop(free);

@@ -48,7 +48,11 @@ pub(crate) struct Found {
 }
 
 /// A refused lowering in the runtime's words.
-pub(crate) fn failed_lowering(backend: &'static str, kernel: &str, error: LowerError) -> DeviceError {
+pub(crate) fn failed_lowering(
+    backend: &'static str,
+    kernel: &str,
+    error: LowerError,
+) -> DeviceError {
     match error {
         LowerError::Unsupported(lack) => DeviceError::Unsupported {
             kernel: kernel.to_owned(),
@@ -67,10 +71,13 @@ pub(crate) fn failed_lowering(backend: &'static str, kernel: &str, error: LowerE
 pub(crate) fn ordinal(vendor: Vendor, variable: &'static str) -> Result<i32, DeviceError> {
     match std::env::var(variable) {
         Ok(text) if !text.is_empty() => {
-            text.parse().ok().filter(|n| *n >= 0).ok_or_else(|| DeviceError::Usage {
-                backend: vendor.name(),
-                message: format!("{variable}={text} is not the ordinal of a device"),
-            })
+            text.parse()
+                .ok()
+                .filter(|n| *n >= 0)
+                .ok_or_else(|| DeviceError::Usage {
+                    backend: vendor.name(),
+                    message: format!("{variable}={text} is not the ordinal of a device"),
+                })
         }
         Ok(_) | Err(_) => Ok(0),
     }

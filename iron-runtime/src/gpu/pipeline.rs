@@ -4,10 +4,10 @@ use std::any::Any;
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
 
+use iron_ir::entity::Handle as _;
 use iron_ir::kernel::Kernel;
 use iron_ir::launch::{Argument, LaunchLimits};
 use iron_ir::layout::{BlockLayout, FieldKind};
-use iron_ir::entity::Handle as _;
 
 use super::Vendor;
 use super::device::Stream;
@@ -88,8 +88,10 @@ impl GpuPipeline {
         };
         let threads = attribute(MAX_THREADS)?;
         let resources = (attribute(REGISTERS)?, attribute(LOCAL_BYTES)?);
-        pipeline.limits.max_threads =
-            pipeline.limits.max_threads.min(u32::try_from(threads).unwrap_or(u32::MAX));
+        pipeline.limits.max_threads = pipeline
+            .limits
+            .max_threads
+            .min(u32::try_from(threads).unwrap_or(u32::MAX));
         pipeline.resources = resources;
         if pipeline.dynamic_shared > 0 {
             let Some(set) = driver.set_function_attribute else {
@@ -138,7 +140,16 @@ impl GpuPipeline {
             // the driver copies them before it returns.
             return unsafe {
                 driver.launch_cooperative(
-                    function, gx, gy, gz, bx, by, bz, shared, on, pointers.as_mut_ptr(),
+                    function,
+                    gx,
+                    gy,
+                    gz,
+                    bx,
+                    by,
+                    bz,
+                    shared,
+                    on,
+                    pointers.as_mut_ptr(),
                 )
             };
         }
@@ -158,8 +169,11 @@ impl GpuPipeline {
         if let (true, Some(launch_with)) = (self.kernel.contract.dependent, driver.launch_with) {
             let mut value = [0u32; 16];
             value[0] = 1;
-            let attribute =
-                LaunchAttribute { id: PROGRAMMATIC_SERIALIZATION, padding: [0; 4], value };
+            let attribute = LaunchAttribute {
+                id: PROGRAMMATIC_SERIALIZATION,
+                padding: [0; 4],
+                value,
+            };
             let config = LaunchConfig {
                 grid: [gx, gy, gz],
                 block: [bx, by, bz],
@@ -177,8 +191,17 @@ impl GpuPipeline {
         // driver copies it before it returns.
         unsafe {
             driver.launch(
-                function, gx, gy, gz, bx, by, bz, shared, on,
-                std::ptr::null_mut(), extra.as_mut_ptr(),
+                function,
+                gx,
+                gy,
+                gz,
+                bx,
+                by,
+                bz,
+                shared,
+                on,
+                std::ptr::null_mut(),
+                extra.as_mut_ptr(),
             )
         }
     }

@@ -32,7 +32,12 @@ const DRIVER: &[&str] = &[
     "/opt/rocm/lib/libamdhip64.so",
 ];
 
-const COMPILER: &[&str] = &["libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so.5", "libhiprtc.so"];
+const COMPILER: &[&str] = &[
+    "libhiprtc.so.7",
+    "libhiprtc.so.6",
+    "libhiprtc.so.5",
+    "libhiprtc.so",
+];
 
 /// `hipDeviceAttributeWarpSize` of ROCm 5 and later.
 const WARP_SIZE: i32 = 87;
@@ -45,7 +50,14 @@ pub fn open() -> Result<Arc<dyn Device>, DeviceError> {
     let ordinal = crate::gpu::ordinal(Vendor::Hip, DEVICE_VARIABLE)?;
     let driver = Driver::open(Vendor::Hip, DRIVER)?;
     let compiler = Compiler::open(Vendor::Hip, &hiprtc_candidates(), |_| None)?;
-    let opening = Opening { driver, compiler, ordinal, identify, flags, cache: "hsaco" };
+    let opening = Opening {
+        driver,
+        compiler,
+        ordinal,
+        identify,
+        flags,
+        cache: "hsaco",
+    };
     Ok(Arc::new(GpuDevice::open(opening)?))
 }
 
@@ -55,7 +67,10 @@ fn hiprtc_candidates() -> Vec<PathBuf> {
         folders.push(Path::new(&home).join("lib"));
     }
     folders.push("/opt/rocm/lib".into());
-    folders.iter().flat_map(|folder| COMPILER.iter().map(move |name| folder.join(name))).collect()
+    folders
+        .iter()
+        .flat_map(|folder| COMPILER.iter().map(move |name| folder.join(name)))
+        .collect()
 }
 
 fn identify(driver: &Driver, device: i32) -> Result<Found, DeviceError> {
@@ -66,10 +81,12 @@ fn identify(driver: &Driver, device: i32) -> Result<Found, DeviceError> {
     let base = architecture.split(':').next().unwrap_or_default();
     let known = profile::by_name(base).filter(|p| p.target == iron_lower::Target::Hip);
     let fallback = if lanes == 64 { "gfx90a" } else { "gfx1100" };
-    let profile = known.or_else(|| profile::by_name(fallback)).ok_or_else(|| DeviceError::Usage {
-        backend: "hip",
-        message: format!("there is no profile `{fallback}`"),
-    })?;
+    let profile = known
+        .or_else(|| profile::by_name(fallback))
+        .ok_or_else(|| DeviceError::Usage {
+            backend: "hip",
+            message: format!("there is no profile `{fallback}`"),
+        })?;
     if profile.subgroup_size != u32::try_from(lanes).ok() {
         return Err(DeviceError::Usage {
             backend: "hip",
@@ -79,7 +96,10 @@ fn identify(driver: &Driver, device: i32) -> Result<Found, DeviceError> {
             ),
         });
     }
-    Ok(Found { profile, architecture })
+    Ok(Found {
+        profile,
+        architecture,
+    })
 }
 
 /// `gcnArchName` of the device's properties. The structure differs between versions of ROCm, so
@@ -97,13 +117,19 @@ fn architecture_in(properties: &[u8]) -> Option<String> {
     let at = properties
         .windows(5)
         .position(|w| w[0] == 0 && &w[1..4] == b"gfx" && w[4].is_ascii_digit())?;
-    let text: Vec<u8> = properties[at + 1..].iter().copied().take_while(|&b| b != 0).collect();
+    let text: Vec<u8> = properties[at + 1..]
+        .iter()
+        .copied()
+        .take_while(|&b| b != 0)
+        .collect();
     String::from_utf8(text).ok()
 }
 
 fn flags(found: &Found) -> Vec<String> {
     let architecture = format!("--offload-arch={}", found.architecture);
-    let fixed = iron_lower::hip::COMPILE_FLAGS.iter().map(|f| (*f).to_owned());
+    let fixed = iron_lower::hip::COMPILE_FLAGS
+        .iter()
+        .map(|f| (*f).to_owned());
     std::iter::once(architecture).chain(fixed).collect()
 }
 
@@ -116,7 +142,10 @@ mod tests {
         let mut properties = vec![0u8; 2000];
         properties[..16].copy_from_slice(b"AMD gfx9 Board\0\0");
         properties[1160..1182].copy_from_slice(b"gfx942:sramecc+:xnack-");
-        assert_eq!(architecture_in(&properties).as_deref(), Some("gfx942:sramecc+:xnack-"));
+        assert_eq!(
+            architecture_in(&properties).as_deref(),
+            Some("gfx942:sramecc+:xnack-")
+        );
         assert_eq!(architecture_in(&[0; 64]), None);
     }
 
@@ -124,6 +153,9 @@ mod tests {
     fn a_missing_driver_is_named() {
         let error = Driver::open(Vendor::Hip, &["libamdhip64-that-is-not-there.so"]).err();
         let text = error.expect("no such library").to_string();
-        assert!(text.contains("hip") && text.contains("libamdhip64-that-is-not"), "{text}");
+        assert!(
+            text.contains("hip") && text.contains("libamdhip64-that-is-not"),
+            "{text}"
+        );
     }
 }
