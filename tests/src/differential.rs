@@ -190,7 +190,7 @@ fn input(scalar: Scalar, tame: bool, seed: u64, i: u64) -> u64 {
     random = (random ^ random >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     random ^= random >> 32;
     let edges = fuzz::edges(scalar, tame);
-    if scalar == Scalar::Bool || random % 3 == 0 {
+    if scalar == Scalar::Bool || random.is_multiple_of(3) {
         return edges[(random >> 8) as usize % edges.len()];
     }
     let mask = u64::MAX >> (64 - scalar.bits());

@@ -15,7 +15,7 @@ use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 /// Kernels of a run without a number of its own.
-const KERNELS: usize = 300;
+const KERNELS: usize = 160;
 /// Differences after which a run ends.
 const MOST_FAULTS: usize = 6;
 
