@@ -23,6 +23,7 @@ pub mod hip;
 pub mod host;
 pub mod identity;
 mod launch;
+pub mod metal;
 mod open;
 pub mod receipt;
 pub mod reference;

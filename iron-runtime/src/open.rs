@@ -14,11 +14,7 @@ pub fn open(backend: Backend) -> Result<Arc<dyn Device>, DeviceError> {
         Backend::Cuda => crate::cuda::open(),
         Backend::Hip => crate::hip::open(),
         Backend::Cpu => Ok(Arc::new(crate::cpu::CpuDevice::new()?)),
-        Backend::Metal => Err(DeviceError::Missing {
-            backend: backend.name(),
-            reason: "this build has no such backend".into(),
-            looked_for: "nothing".into(),
-        }),
+        Backend::Metal => crate::metal::open(),
     }
 }
 
