@@ -1,0 +1,62 @@
+//! The generated source of every kernel, for all four targets, is a golden in git: its diff is
+//! what a reviewer reads. `cargo xtask snapshots` shows a change, `--accept` takes it.
+//!
+//! A family of sizes has one golden a type combination, its first size: the others differ in
+//! constants.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use iron_ir::registry::{InstanceEntry, KernelEntry, kernels};
+use iron_lower::{Code, LowerError, Profile, lower, profile, spirv};
+
+/// Profile and file extension of each golden.
+const TARGETS: [(&str, &str); 4] = [
+    ("metal3.1", "metal"),
+    ("sm_90a", "cu"),
+    ("gfx942", "hip"),
+    ("vulkan1.3", "spvasm"),
+];
+
+#[test]
+fn generated_sources_are_the_goldens() {
+    assert_eq!(iron_corpus::link(), 44, "kernels of the corpus");
+    let mut changed = Vec::new();
+    for entry in kernels() {
+        for instance in first_sizes(entry) {
+            let kernel = (instance.build)().expect("the corpus builds");
+            for (name, extension) in TARGETS {
+                let profile = profile::by_name(name).expect("the profile is known");
+                let text = match text(&kernel, &profile) {
+                    Ok(text) => text,
+                    Err(error) => format!("refused: {error}\n"),
+                };
+                let golden = format!("{}.{extension}", kernel.full_name());
+                let same = catch_unwind(AssertUnwindSafe(|| {
+                    insta::with_settings!({
+                        snapshot_path => format!("goldens/{}", entry.name),
+                        prepend_module_to_snapshot => false,
+                        omit_expression => true,
+                    }, { insta::assert_snapshot!(golden.clone(), text) });
+                }));
+                if same.is_err() {
+                    changed.push(golden);
+                }
+            }
+        }
+    }
+    assert!(changed.is_empty(), "{} goldens differ: {}", changed.len(), changed.join(", "));
+}
+
+fn text(kernel: &iron_ir::Kernel, profile: &Profile) -> Result<String, LowerError> {
+    Ok(match lower(kernel, profile)?.code {
+        Code::Text(text) => text,
+        Code::SpirV(words) => spirv::disassemble(&words),
+        Code::Machine(_) => String::new(),
+    })
+}
+
+/// The instances that have the first listed value of every const parameter.
+fn first_sizes(entry: &'static KernelEntry) -> impl Iterator<Item = &'static InstanceEntry> {
+    let first = entry.instances.first().map_or(&[][..], |instance| instance.consts);
+    entry.instances.iter().filter(move |instance| instance.consts == first)
+}
