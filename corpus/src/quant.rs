@@ -24,7 +24,34 @@ use iron_ir::testing::{Bound, Cases, ints, normal, uniform};
 /// The f16 in the low or high half of a word.
 #[device_fn]
 fn half_of(word: u32, shift: u32) -> f32 {
-    (((word >> shift) & 0xffff) as u16).bitcast::<f16>().to_f32()
+    (((word >> shift) & 0xffff) as u16)
+        .bitcast::<f16>()
+        .to_f32()
+}
+
+/// The four f16 in the low or high halves of four words.
+#[device_fn]
+fn halves_of(words: U32x4, shift: u32) -> F32x4 {
+    ((words >> splat4(shift)) & splat4(0xffff))
+        .to::<u16>()
+        .bitcast::<F16x4>()
+        .to_f32()
+}
+
+/// Four consecutive 4-bit weights of a block, as the planes hold them: `shift` is four times the
+/// place of the four in the block.
+#[device_fn]
+fn nibbles(words: U32x4, shift: u32) -> F32x4 {
+    ((words >> splat4(shift)) & splat4(15))
+        .bitcast::<I32x4>()
+        .to::<f32>()
+}
+
+/// Four consecutive signed 8-bit weights of half a block: `shift` is 24 less eight times their
+/// place in it. Shifting up, then down as signed, extends the sign of the field.
+#[device_fn]
+fn signed_bytes(words: U32x4, shift: u32) -> F32x4 {
+    ((words << splat4(shift)).bitcast::<I32x4>() >> splat4(24)).to::<f32>()
 }
 
 /// Decodes `Q8_0` blocks; the packed row is 17 16-bit words a block.
@@ -109,9 +136,9 @@ pub fn dequantize_q4_1<T: Float>(
 }
 
 /// `y[r, n] = sum_k x[r, k] * w[n, k]` with `Q8_0` planes: `scales` are f16, `quants` 8 words a
-/// block. `LANES` threads share an output.
+/// block. `LANES` threads share an output; a single thread, as suits a CPU, takes four outputs.
 #[kernel(
-    grid = [cols, rows],
+    grid = [ceil_div(cols, 4 / min(LANES, 4)), rows],
     workgroup = LANES,
     requires(inner == blocks * 32, words == blocks * 8),
     instances(T = [f32, f16, bf16], LANES = [1, 32])
@@ -122,31 +149,79 @@ pub fn matvec_q8_0<T: Float, const LANES: u32>(
     quants: &Tensor<u32, (cols, words)>,
     y: &mut Tensor<T, (rows, cols)>,
 ) {
-    let (column, row) = (group_id(0), group_id(1));
-    let mut sum = 0.0f32;
-    for block in strided(blocks) {
-        let first = quants.load4([column, 2 * block]);
-        let second = quants.load4([column, 2 * block + 1]);
-        let mut products = splat4(0.0f32);
-        for s in unroll(0..4) {
-            // Shifting up, then down as signed, extends the sign of the 8-bit field.
-            let low = ((first << splat4(24 - 8 * s)).bitcast::<I32x4>() >> splat4(24)).to::<f32>();
-            let high = ((second << splat4(24 - 8 * s)).bitcast::<I32x4>() >> splat4(24)).to::<f32>();
-            products = low.mul_add(x.load4([row, block * 8 + s]).to_f32(), products);
-            products = high.mul_add(x.load4([row, block * 8 + 4 + s]).to_f32(), products);
+    let row = group_id(1);
+    let c0 = group_id(0) * (4 / LANES.min(4));
+    let mut sum0 = splat4(0.0f32);
+    if LANES == 1 {
+        // Four outputs at once: they share the inputs, and their chains of sums overlap.
+        let c1 = (c0 + 1).min(cols - 1);
+        let c2 = (c0 + 2).min(cols - 1);
+        let c3 = (c0 + 3).min(cols - 1);
+        let mut sum1 = splat4(0.0f32);
+        let mut sum2 = splat4(0.0f32);
+        let mut sum3 = splat4(0.0f32);
+        for block in 0..blocks {
+            let mut p0 = splat4(0.0f32);
+            let mut p1 = splat4(0.0f32);
+            let mut p2 = splat4(0.0f32);
+            let mut p3 = splat4(0.0f32);
+            for h in unroll(0..2) {
+                let q0 = quants.load4([c0, 2 * block + h]);
+                let q1 = quants.load4([c1, 2 * block + h]);
+                let q2 = quants.load4([c2, 2 * block + h]);
+                let q3 = quants.load4([c3, 2 * block + h]);
+                for s in unroll(0..4) {
+                    let values = x.load4([row, block * 8 + 4 * h + s]).to_f32();
+                    p0 = signed_bytes(q0, 24 - 8 * s).mul_add(values, p0);
+                    p1 = signed_bytes(q1, 24 - 8 * s).mul_add(values, p1);
+                    p2 = signed_bytes(q2, 24 - 8 * s).mul_add(values, p2);
+                    p3 = signed_bytes(q3, 24 - 8 * s).mul_add(values, p3);
+                }
+            }
+            let d = vec4(
+                scales[[c0, block]],
+                scales[[c1, block]],
+                scales[[c2, block]],
+                scales[[c3, block]],
+            )
+            .to_f32();
+            sum0 = splat4(d[0]).mul_add(p0, sum0);
+            sum1 = splat4(d[1]).mul_add(p1, sum1);
+            sum2 = splat4(d[2]).mul_add(p2, sum2);
+            sum3 = splat4(d[3]).mul_add(p3, sum3);
         }
-        sum = fma(scales[[column, block]].to_f32(), products.sum(), sum);
+        if c0 + 1 < cols {
+            y[[row, c0 + 1]] = T::from_f32(sum1.sum());
+        }
+        if c0 + 2 < cols {
+            y[[row, c0 + 2]] = T::from_f32(sum2.sum());
+        }
+        if c0 + 3 < cols {
+            y[[row, c0 + 3]] = T::from_f32(sum3.sum());
+        }
+    } else {
+        for block in strided(blocks) {
+            let mut p0 = splat4(0.0f32);
+            for h in unroll(0..2) {
+                let q0 = quants.load4([c0, 2 * block + h]);
+                for s in unroll(0..4) {
+                    let values = x.load4([row, block * 8 + 4 * h + s]).to_f32();
+                    p0 = signed_bytes(q0, 24 - 8 * s).mul_add(values, p0);
+                }
+            }
+            sum0 = splat4(scales[[c0, block]].to_f32()).mul_add(p0, sum0);
+        }
     }
-    let total = workgroup_sum(sum);
+    let total = workgroup_sum(sum0.sum());
     if local_index() == 0 {
-        y[[row, column]] = T::from_f32(total);
+        y[[row, c0]] = T::from_f32(total);
     }
 }
 
 /// `y[r, n] = sum_k x[r, k] * w[n, k]` with `Q4_0` planes: `scales` are f16, `quants` 4 words a
-/// block. `LANES` threads share an output.
+/// block. As [`matvec_q8_0`].
 #[kernel(
-    grid = [cols, rows],
+    grid = [ceil_div(cols, 4 / min(LANES, 4)), rows],
     workgroup = LANES,
     requires(inner == blocks * 32, words == blocks * 4),
     instances(T = [f32, f16, bf16], LANES = [1, 32])
@@ -157,28 +232,82 @@ pub fn matvec_q4_0<T: Float, const LANES: u32>(
     quants: &Tensor<u32, (cols, words)>,
     y: &mut Tensor<T, (rows, cols)>,
 ) {
-    let (column, row) = (group_id(0), group_id(1));
-    let mut sum = 0.0f32;
-    for block in strided(blocks) {
-        let words = quants.load4([column, block]);
-        let mut products = splat4(0.0f32);
-        for s in unroll(0..8) {
-            let nibbles = ((words >> splat4(4 * s)) & splat4(15)).bitcast::<I32x4>();
-            let weights = (nibbles - splat4(8)).to::<f32>();
-            products = weights.mul_add(x.load4([row, block * 8 + s]).to_f32(), products);
+    let row = group_id(1);
+    let c0 = group_id(0) * (4 / LANES.min(4));
+    let mut sum0 = splat4(0.0f32);
+    if LANES == 1 {
+        // Four outputs at once: they share the inputs, and their chains of sums overlap.
+        let c1 = (c0 + 1).min(cols - 1);
+        let c2 = (c0 + 2).min(cols - 1);
+        let c3 = (c0 + 3).min(cols - 1);
+        let mut sum1 = splat4(0.0f32);
+        let mut sum2 = splat4(0.0f32);
+        let mut sum3 = splat4(0.0f32);
+        for block in 0..blocks {
+            let q0 = quants.load4([c0, block]);
+            let q1 = quants.load4([c1, block]);
+            let q2 = quants.load4([c2, block]);
+            let q3 = quants.load4([c3, block]);
+            let mut p0 = splat4(0.0f32);
+            let mut p1 = splat4(0.0f32);
+            let mut p2 = splat4(0.0f32);
+            let mut p3 = splat4(0.0f32);
+            let mut inputs = splat4(0.0f32);
+            for s in unroll(0..8) {
+                let values = x.load4([row, block * 8 + s]).to_f32();
+                inputs = inputs + values;
+                p0 = nibbles(q0, 4 * s).mul_add(values, p0);
+                p1 = nibbles(q1, 4 * s).mul_add(values, p1);
+                p2 = nibbles(q2, 4 * s).mul_add(values, p2);
+                p3 = nibbles(q3, 4 * s).mul_add(values, p3);
+            }
+            let d = vec4(
+                scales[[c0, block]],
+                scales[[c1, block]],
+                scales[[c2, block]],
+                scales[[c3, block]],
+            )
+            .to_f32();
+            let m = d * -8.0;
+            sum0 = splat4(d[0]).mul_add(p0, splat4(m[0]).mul_add(inputs, sum0));
+            sum1 = splat4(d[1]).mul_add(p1, splat4(m[1]).mul_add(inputs, sum1));
+            sum2 = splat4(d[2]).mul_add(p2, splat4(m[2]).mul_add(inputs, sum2));
+            sum3 = splat4(d[3]).mul_add(p3, splat4(m[3]).mul_add(inputs, sum3));
         }
-        sum = fma(scales[[column, block]].to_f32(), products.sum(), sum);
+        if c0 + 1 < cols {
+            y[[row, c0 + 1]] = T::from_f32(sum1.sum());
+        }
+        if c0 + 2 < cols {
+            y[[row, c0 + 2]] = T::from_f32(sum2.sum());
+        }
+        if c0 + 3 < cols {
+            y[[row, c0 + 3]] = T::from_f32(sum3.sum());
+        }
+    } else {
+        for block in strided(blocks) {
+            let q0 = quants.load4([c0, block]);
+            let mut p0 = splat4(0.0f32);
+            let mut inputs = splat4(0.0f32);
+            for s in unroll(0..8) {
+                let values = x.load4([row, block * 8 + s]).to_f32();
+                inputs = inputs + values;
+                p0 = nibbles(q0, 4 * s).mul_add(values, p0);
+            }
+            let d = scales[[c0, block]].to_f32();
+            let m = d * -8.0;
+            sum0 = splat4(d).mul_add(p0, splat4(m).mul_add(inputs, sum0));
+        }
     }
-    let total = workgroup_sum(sum);
+    let total = workgroup_sum(sum0.sum());
     if local_index() == 0 {
-        y[[row, column]] = T::from_f32(total);
+        y[[row, c0]] = T::from_f32(total);
     }
 }
 
 /// `y[r, n] = sum_k x[r, k] * w[n, k]` with `Q4_1` planes: `scales` hold f16 `d` in the low half
-/// and f16 `m` in the high, `quants` 4 words a block. `LANES` threads share an output.
+/// and f16 `m` in the high, `quants` 4 words a block. As [`matvec_q8_0`].
 #[kernel(
-    grid = [cols, rows],
+    grid = [ceil_div(cols, 4 / min(LANES, 4)), rows],
     workgroup = LANES,
     requires(inner == blocks * 32, words == blocks * 4),
     instances(T = [f32, f16, bf16], LANES = [1, 32])
@@ -189,25 +318,76 @@ pub fn matvec_q4_1<T: Float, const LANES: u32>(
     quants: &Tensor<u32, (cols, words)>,
     y: &mut Tensor<T, (rows, cols)>,
 ) {
-    let (column, row) = (group_id(0), group_id(1));
-    let mut sum = 0.0f32;
-    for block in strided(blocks) {
-        let words = quants.load4([column, block]);
-        let scale = scales[[column, block]];
-        let mut products = splat4(0.0f32);
-        let mut inputs = splat4(0.0f32);
-        for s in unroll(0..8) {
-            let weights = ((words >> splat4(4 * s)) & splat4(15)).bitcast::<I32x4>().to::<f32>();
-            let values = x.load4([row, block * 8 + s]).to_f32();
-            products = weights.mul_add(values, products);
-            inputs = inputs + values;
+    let row = group_id(1);
+    let c0 = group_id(0) * (4 / LANES.min(4));
+    let mut sum0 = splat4(0.0f32);
+    if LANES == 1 {
+        // Four outputs at once: they share the inputs, and their chains of sums overlap.
+        let c1 = (c0 + 1).min(cols - 1);
+        let c2 = (c0 + 2).min(cols - 1);
+        let c3 = (c0 + 3).min(cols - 1);
+        let mut sum1 = splat4(0.0f32);
+        let mut sum2 = splat4(0.0f32);
+        let mut sum3 = splat4(0.0f32);
+        for block in 0..blocks {
+            let q0 = quants.load4([c0, block]);
+            let q1 = quants.load4([c1, block]);
+            let q2 = quants.load4([c2, block]);
+            let q3 = quants.load4([c3, block]);
+            let mut p0 = splat4(0.0f32);
+            let mut p1 = splat4(0.0f32);
+            let mut p2 = splat4(0.0f32);
+            let mut p3 = splat4(0.0f32);
+            let mut inputs = splat4(0.0f32);
+            for s in unroll(0..8) {
+                let values = x.load4([row, block * 8 + s]).to_f32();
+                inputs = inputs + values;
+                p0 = nibbles(q0, 4 * s).mul_add(values, p0);
+                p1 = nibbles(q1, 4 * s).mul_add(values, p1);
+                p2 = nibbles(q2, 4 * s).mul_add(values, p2);
+                p3 = nibbles(q3, 4 * s).mul_add(values, p3);
+            }
+            let words = vec4(
+                scales[[c0, block]],
+                scales[[c1, block]],
+                scales[[c2, block]],
+                scales[[c3, block]],
+            );
+            let d = halves_of(words, 0);
+            let m = halves_of(words, 16);
+            sum0 = splat4(d[0]).mul_add(p0, splat4(m[0]).mul_add(inputs, sum0));
+            sum1 = splat4(d[1]).mul_add(p1, splat4(m[1]).mul_add(inputs, sum1));
+            sum2 = splat4(d[2]).mul_add(p2, splat4(m[2]).mul_add(inputs, sum2));
+            sum3 = splat4(d[3]).mul_add(p3, splat4(m[3]).mul_add(inputs, sum3));
         }
-        sum = fma(half_of(scale, 0), products.sum(), sum);
-        sum = fma(half_of(scale, 16), inputs.sum(), sum);
+        if c0 + 1 < cols {
+            y[[row, c0 + 1]] = T::from_f32(sum1.sum());
+        }
+        if c0 + 2 < cols {
+            y[[row, c0 + 2]] = T::from_f32(sum2.sum());
+        }
+        if c0 + 3 < cols {
+            y[[row, c0 + 3]] = T::from_f32(sum3.sum());
+        }
+    } else {
+        for block in strided(blocks) {
+            let q0 = quants.load4([c0, block]);
+            let mut p0 = splat4(0.0f32);
+            let mut inputs = splat4(0.0f32);
+            for s in unroll(0..8) {
+                let values = x.load4([row, block * 8 + s]).to_f32();
+                inputs = inputs + values;
+                p0 = nibbles(q0, 4 * s).mul_add(values, p0);
+            }
+            let scale = scales[[c0, block]];
+            let d = half_of(scale, 0);
+            let m = half_of(scale, 16);
+            sum0 = splat4(d).mul_add(p0, splat4(m).mul_add(inputs, sum0));
+        }
     }
-    let total = workgroup_sum(sum);
+    let total = workgroup_sum(sum0.sum());
     if local_index() == 0 {
-        y[[row, column]] = T::from_f32(total);
+        y[[row, c0]] = T::from_f32(total);
     }
 }
 
@@ -301,7 +481,13 @@ const SHAPES: [(u64, u64); 4] = [(0, 32), (1, 32), (3, 96), (2, 64 * 32 + 32)];
 
 /// Replaces the `period`-th words by scale bits, so that every block has sane scales.
 fn with_scales(period: usize, scale: impl Fn(usize) -> i64) -> impl Fn(usize, i64) -> i64 {
-    move |i, word| if i % period == 0 { scale(i / period) } else { word }
+    move |i, word| {
+        if i % period == 0 {
+            scale(i / period)
+        } else {
+            word
+        }
+    }
 }
 
 #[test_kernel(dequantize_q8_0)]
@@ -309,16 +495,25 @@ fn dequantize_q8_0_matches_definition(t: &mut Cases) {
     for (rows, cols) in SHAPES {
         let scale = |i| SCALE_BITS.0 + (i as i64 * 37) % (SCALE_BITS.1 - SCALE_BITS.0);
         t.case(format!("{rows}x{cols}"))
-            .input("packed", [rows, cols / 32 * 17], ints(0, 1 << 16).map(with_scales(17, scale)))
+            .input(
+                "packed",
+                [rows, cols / 32 * 17],
+                ints(0, 1 << 16).map(with_scales(17, scale)),
+            )
             .output("y", [rows, cols])
             .bound(Bound::relative(1e-7))
             .expect(|inputs, out| {
                 let decode = |block: &[i64]| -> Vec<f64> {
                     let d = f16_value(block[0]);
                     let byte = |i: usize| (block[1 + i / 2] >> (8 * (i % 2))) & 0xff;
-                    (0..32).map(|i| d * f64::from(byte(i) as u8 as i8)).collect()
+                    (0..32)
+                        .map(|i| d * f64::from(byte(i) as u8 as i8))
+                        .collect()
                 };
-                out.set("y", inputs.ints("packed").chunks(17).flat_map(decode).collect());
+                out.set(
+                    "y",
+                    inputs.ints("packed").chunks(17).flat_map(decode).collect(),
+                );
             });
     }
 }
@@ -328,7 +523,11 @@ fn dequantize_q4_0_matches_definition(t: &mut Cases) {
     for (rows, cols) in SHAPES {
         let scale = |i| SCALE_BITS.0 + (i as i64 * 37) % (SCALE_BITS.1 - SCALE_BITS.0);
         t.case(format!("{rows}x{cols}"))
-            .input("packed", [rows, cols / 32 * 9], ints(0, 1 << 16).map(with_scales(9, scale)))
+            .input(
+                "packed",
+                [rows, cols / 32 * 9],
+                ints(0, 1 << 16).map(with_scales(9, scale)),
+            )
             .output("y", [rows, cols])
             .bound(Bound::relative(1e-7))
             .expect(|inputs, out| {
@@ -338,7 +537,10 @@ fn dequantize_q4_0_matches_definition(t: &mut Cases) {
                     let nibble = |i: usize| (byte(i % 16) >> (4 * (i / 16))) & 15;
                     (0..32).map(|i| d * (nibble(i) - 8) as f64).collect()
                 };
-                out.set("y", inputs.ints("packed").chunks(9).flat_map(decode).collect());
+                out.set(
+                    "y",
+                    inputs.ints("packed").chunks(9).flat_map(decode).collect(),
+                );
             });
     }
 }
@@ -351,7 +553,11 @@ fn dequantize_q4_1_matches_definition(t: &mut Cases) {
             bits(i as i64) | (bits(i as i64 + 5) << 16) | 0x8000_0000
         };
         t.case(format!("{rows}x{cols}"))
-            .input("packed", [rows, cols / 32 * 5], ints(0, 1 << 32).map(with_scales(5, scale)))
+            .input(
+                "packed",
+                [rows, cols / 32 * 5],
+                ints(0, 1 << 32).map(with_scales(5, scale)),
+            )
             .output("y", [rows, cols])
             .bound(Bound::relative(1e-6).absolute(1e-8))
             .expect(|inputs, out| {
@@ -361,7 +567,10 @@ fn dequantize_q4_1_matches_definition(t: &mut Cases) {
                     let nibble = |i: usize| (byte(i % 16) >> (4 * (i / 16))) & 15;
                     (0..32).map(|i| d * nibble(i) as f64 + m).collect()
                 };
-                out.set("y", inputs.ints("packed").chunks(5).flat_map(decode).collect());
+                out.set(
+                    "y",
+                    inputs.ints("packed").chunks(5).flat_map(decode).collect(),
+                );
             });
     }
 }
@@ -371,8 +580,15 @@ const PRODUCTS: [(u64, u64, u64); 4] = [(0, 3, 1), (1, 1, 1), (2, 5, 18), (1, 7,
 
 /// `x · wᵀ` where `weight(n, k)` gives the weights.
 fn product(x: &[f64], cols: u64, inner: usize, weight: impl Fn(usize, usize) -> f64) -> Vec<f64> {
-    let dot = |x: &[f64], n| x.iter().enumerate().map(|(k, x)| x * weight(n, k)).sum::<f64>();
-    x.chunks(inner).flat_map(|x| (0..cols as usize).map(|n| dot(x, n)).collect::<Vec<_>>()).collect()
+    let dot = |x: &[f64], n| {
+        x.iter()
+            .enumerate()
+            .map(|(k, x)| x * weight(n, k))
+            .sum::<f64>()
+    };
+    x.chunks(inner)
+        .flat_map(|x| (0..cols as usize).map(|n| dot(x, n)).collect::<Vec<_>>())
+        .collect()
 }
 
 #[test_kernel(matvec_q8_0)]
@@ -467,7 +683,11 @@ fn gather_rows_q8_0_matches_definition(t: &mut Cases) {
                     let word = quants[block * 8 + i / 16 * 4 + i % 4];
                     scales[block] * f64::from((word >> (8 * (i % 16 / 4))) as u8 as i8)
                 };
-                let row = |id: &i64| (0..blocks as usize * 32).map(|k| value(*id as usize, k)).collect::<Vec<_>>();
+                let row = |id: &i64| {
+                    (0..blocks as usize * 32)
+                        .map(|k| value(*id as usize, k))
+                        .collect::<Vec<_>>()
+                };
                 out.set("y", inputs.ints("ids").iter().flat_map(row).collect());
             });
     }
@@ -489,7 +709,11 @@ fn gather_rows_q4_0_matches_definition(t: &mut Cases) {
                     let word = quants[block * 4 + i % 4];
                     scales[block] * (((word >> (i / 4 * 4)) & 15) - 8) as f64
                 };
-                let row = |id: &i64| (0..blocks as usize * 32).map(|k| value(*id as usize, k)).collect::<Vec<_>>();
+                let row = |id: &i64| {
+                    (0..blocks as usize * 32)
+                        .map(|k| value(*id as usize, k))
+                        .collect::<Vec<_>>()
+                };
                 out.set("y", inputs.ints("ids").iter().flat_map(row).collect());
             });
     }
@@ -513,10 +737,17 @@ fn gather_rows_q4_1_matches_definition(t: &mut Cases) {
                 let value = |id: usize, k: usize| {
                     let (block, i) = (id * blocks as usize + k / 32, k % 32);
                     let word = quants[block * 4 + i % 4];
-                    let (d, m) = (f16_value(scales[block] & 0xffff), f16_value(scales[block] >> 16));
+                    let (d, m) = (
+                        f16_value(scales[block] & 0xffff),
+                        f16_value(scales[block] >> 16),
+                    );
                     d * ((word >> (i / 4 * 4)) & 15) as f64 + m
                 };
-                let row = |id: &i64| (0..blocks as usize * 32).map(|k| value(*id as usize, k)).collect::<Vec<_>>();
+                let row = |id: &i64| {
+                    (0..blocks as usize * 32)
+                        .map(|k| value(*id as usize, k))
+                        .collect::<Vec<_>>()
+                };
                 out.set("y", inputs.ints("ids").iter().flat_map(row).collect());
             });
     }

@@ -24,7 +24,16 @@ impl Emitter<'_> {
             Op::Convert(a) => {
                 let from = self.kernel.ty(*a);
                 let parts = self.value(*a)?;
-                self.parts(ty, &[parts], |e, ids| e.convert(ids[0], from, ty))
+                let rounded = from.scalar == Scalar::F16
+                    && ty.scalar == Scalar::F32
+                    && matches!(self.kernel.values[*a].op, Op::Convert(_));
+                self.parts(ty, &[parts], |e, ids| {
+                    if rounded {
+                        Ok(e.widen_rounded_half(ids[0], from, ty))
+                    } else {
+                        e.convert(ids[0], from, ty)
+                    }
+                })
             }
             Op::Bitcast(a) => {
                 let parts = self.value(*a)?;
@@ -434,6 +443,43 @@ impl Emitter<'_> {
             (Class::Float, Class::Float) => self.b.op(Spv::FConvert, part, &[id]),
             _ => return self.not_legalised(format!("a conversion of {from} to {to}")),
         })
+    }
+
+    /// Widens an `f16` that was rounded just before, by its bits: NVIDIA's driver drops the
+    /// rounding of `f32 -> f16 -> f32` conversions, `NoContraction` or not.
+    fn widen_rounded_half(&mut self, id: Word, from: Type, to: Type) -> Word {
+        let (short, word) = (from.with_scalar(Scalar::U16), from.with_scalar(Scalar::U32));
+        let (short_type, word_type, float_type) =
+            (self.part_type(short), self.part_type(word), self.part_type(to));
+        let bool_type = self.part_type(from.with_scalar(Scalar::Bool));
+        let bits = self.b.op(Spv::Bitcast, short_type, &[id]);
+        let bits = self.b.op(Spv::UConvert, word_type, &[bits]);
+        let mask = self.int_lanes(word, 0x7fff);
+        let magnitude = self.b.op(Spv::BitwiseAnd, word_type, &[bits, mask]);
+        let sign_mask = self.int_lanes(word, 0x8000);
+        let sign = self.b.op(Spv::BitwiseAnd, word_type, &[bits, sign_mask]);
+        let sixteen = self.int_lanes(word, 16);
+        let sign = self.b.op(Spv::ShiftLeftLogical, word_type, &[sign, sixteen]);
+        let thirteen = self.int_lanes(word, 13);
+        let shifted = self.b.op(Spv::ShiftLeftLogical, word_type, &[magnitude, thirteen]);
+        let rebias = self.int_lanes(word, 112 << 23);
+        let normal = self.b.op(Spv::IAdd, word_type, &[shifted, rebias]);
+        let top = self.int_lanes(word, 0x7f80_0000);
+        let infinite = self.b.op(Spv::BitwiseOr, word_type, &[shifted, top]);
+        // A subnormal half is a whole number of 2^-24, which f32 holds as a normal number.
+        let count = self.b.op(Spv::ConvertUToF, float_type, &[magnitude]);
+        let unit = self.float_lanes(to, 2f64.powi(-24));
+        let small = self.b.op(Spv::FMul, float_type, &[count, unit]);
+        let small = self.b.op(Spv::Bitcast, word_type, &[small]);
+        let first_normal = self.int_lanes(word, 0x0400);
+        let first_infinite = self.int_lanes(word, 0x7c00);
+        let is_small = self.b.op(Spv::ULessThan, bool_type, &[magnitude, first_normal]);
+        let is_infinite =
+            self.b.op(Spv::UGreaterThanEqual, bool_type, &[magnitude, first_infinite]);
+        let wide = self.b.op(Spv::Select, word_type, &[is_infinite, infinite, normal]);
+        let wide = self.b.op(Spv::Select, word_type, &[is_small, small, wide]);
+        let wide = self.b.op(Spv::BitwiseOr, word_type, &[wide, sign]);
+        self.b.op(Spv::Bitcast, float_type, &[wide])
     }
 
     /// The same bits as another type of the same size.

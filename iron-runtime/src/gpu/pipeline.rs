@@ -153,7 +153,7 @@ impl GpuPipeline {
                 )
             };
         }
-        let mut bytes = block.len();
+        let mut bytes = self.layout.packed_bytes() as usize;
         let end = match driver.vendor {
             Vendor::Cuda => 0,
             Vendor::Hip => 3,
