@@ -109,7 +109,9 @@ pub fn attention_decode<T: Float, const HEAD_DIM: u32>(
             let position = first + j;
             let page = index_in(position / block_size, max_blocks);
             let block = index_in(block_table[[sequence, page]], blocks);
-            let value = v_cache.load4([block, kv_head, position % block_size, column]).to_f32();
+            let value = v_cache
+                .load4([block, kv_head, position % block_size, column])
+                .to_f32();
             output = value.mul_add(splat4(weights[j]), output);
         }
     }
@@ -215,14 +217,20 @@ pub fn attention_prefill<T: Float, const HEAD_DIM: u32>(
         scores.fill(0.0);
         matmul_nt(&mut scores, &queries, &cached);
         scores.map_indexed(|score, row, column| {
-            select(start + column <= base + row, score * scale, f32::NEG_INFINITY)
+            select(
+                start + column <= base + row,
+                score * scale,
+                f32::NEG_INFINITY,
+            )
         });
         next_largest.reduce_rows_max(&scores);
         next_largest.map2(&largest, |new, old| new.max(old));
         correction.map3(&largest, &next_largest, |_, old, new| (old - new).exp());
         scores.map2(&next_largest, |score, largest| (score - largest).exp());
         row_sum.reduce_rows_sum(&scores);
-        sum.map3(&correction, &row_sum, |sum, factor, new| fma(sum, factor, new));
+        sum.map3(&correction, &row_sum, |sum, factor, new| {
+            fma(sum, factor, new)
+        });
         output.map2(&correction, |value, factor| value * factor);
         largest.copy_from(&next_largest);
         weights.copy_from(&scores);
@@ -247,10 +255,18 @@ struct Oracle<'a> {
 }
 
 impl Oracle<'_> {
-    fn attend(&self, q: &[f64], table: &[i64], kv_head: usize, length: usize, scale: f64) -> Vec<f64> {
+    fn attend(
+        &self,
+        q: &[f64],
+        table: &[i64],
+        kv_head: usize,
+        length: usize,
+        scale: f64,
+    ) -> Vec<f64> {
         let at = |position: usize| {
             let block = table[position / self.block_size] as usize;
-            let row = (block * self.kv_heads + kv_head) * self.block_size + position % self.block_size;
+            let row =
+                (block * self.kv_heads + kv_head) * self.block_size + position % self.block_size;
             row * self.head_dim..(row + 1) * self.head_dim
         };
         let (k, v) = (&self.inputs["k_cache"], &self.inputs["v_cache"]);
@@ -293,7 +309,8 @@ fn kv_append_writes_only_its_rows(t: &mut Cases) {
                             for i in 0..head_dim as usize {
                                 let to = (block * kv_heads as usize + head) * 16 + position % 16;
                                 let from = row * kv_heads as usize + head;
-                                let (to, from) = (to * head_dim as usize + i, from * head_dim as usize + i);
+                                let (to, from) =
+                                    (to * head_dim as usize + i, from * head_dim as usize + i);
                                 expected[to] = inputs[new][from];
                             }
                         }
@@ -305,7 +322,8 @@ fn kv_append_writes_only_its_rows(t: &mut Cases) {
 }
 
 /// Rows of contexts `1..`, heads, key-value heads, positions of the longest.
-const DECODES: [(u64, u64, u64, u64); 4] = [(1, 1, 1, 0), (2, 4, 2, 40), (3, 3, 1, 300), (1, 9, 3, 600)];
+const DECODES: [(u64, u64, u64, u64); 4] =
+    [(1, 1, 1, 0), (2, 4, 2, 40), (3, 3, 1, 300), (1, 9, 3, 600)];
 
 #[test_kernel(attention_decode)]
 fn attention_decode_then_combine(t: &mut Cases) {
@@ -316,61 +334,78 @@ fn attention_decode_then_combine(t: &mut Cases) {
         let splits = longest / u64::from(SPLIT) + 1;
         let scale = 1.0 / (head_dim as f32).sqrt();
         let position = move |row: usize, _: i64| longest as i64 / (row as i64 + 1);
-        t.case(format!("{rows} rows, {heads}/{kv_heads} heads, context {}", longest + 1))
-            .input("q", [rows, heads, head_dim], normal(0.0, 1.0))
-            .input("k_cache", [blocks, kv_heads, block_size, head_dim], normal(0.0, 1.0))
-            .input("v_cache", [blocks, kv_heads, block_size, head_dim], normal(0.0, 1.0))
-            .input("positions", [rows], ints(0, 1).map(position))
-            .input("sequences", [rows], ints(0, 1).map(|row, _| row as i64))
-            .input("block_table", [rows, pages], ints(0, 1).map(move |i, _| blocks as i64 - 1 - i as i64))
-            // Splits past a row's context stay as they were.
-            .inout("partial", [rows, heads, splits, head_dim], normal(0.0, 1.0))
-            .inout("stats", [rows, heads, splits, 2], normal(0.0, 1.0))
-            .scalar("scale", scale)
-            .bound(Bound::relative(2e-5).absolute(2e-5))
-            .expect(move |inputs, out| {
-                let (kv, dim, n_splits) = (kv_heads as usize, head_dim as usize, splits as usize);
-                let tables = inputs.ints("block_table");
-                let mut partial = inputs["partial"].to_vec();
-                let mut stats = inputs["stats"].to_vec();
-                let k = &inputs["k_cache"];
-                let v = &inputs["v_cache"];
-                for (row, position) in inputs.ints("positions").iter().enumerate() {
-                    let table = &tables[row * pages as usize..(row + 1) * pages as usize];
-                    for head in 0..heads as usize {
-                        let kv_head = head / (heads as usize / kv);
-                        let q = &inputs["q"][(row * heads as usize + head) * dim..][..dim];
-                        for split in 0..n_splits {
-                            let first = split * SPLIT as usize;
-                            let end = (*position as usize + 1).min(first + SPLIT as usize);
-                            if first >= end {
-                                continue;
-                            }
-                            let at = |p: usize| {
-                                let block = table[p / block_size as usize] as usize;
-                                let slot = p % block_size as usize;
-                                ((block * kv + kv_head) * block_size as usize + slot) * dim
-                            };
-                            let score = |p| {
-                                let key = &k[at(p)..at(p) + dim];
-                                q.iter().zip(key).map(|(a, b)| a * b).sum::<f64>() * f64::from(scale)
-                            };
-                            let scores: Vec<f64> = (first..end).map(score).collect();
-                            let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                            let weights: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
-                            let cell = (row * heads as usize + head) * n_splits + split;
-                            stats[2 * cell] = largest;
-                            stats[2 * cell + 1] = weights.iter().sum();
-                            for i in 0..dim {
-                                let terms = weights.iter().enumerate();
-                                partial[cell * dim + i] = terms.map(|(j, w)| w * v[at(first + j) + i]).sum();
-                            }
+        t.case(format!(
+            "{rows} rows, {heads}/{kv_heads} heads, context {}",
+            longest + 1
+        ))
+        .input("q", [rows, heads, head_dim], normal(0.0, 1.0))
+        .input(
+            "k_cache",
+            [blocks, kv_heads, block_size, head_dim],
+            normal(0.0, 1.0),
+        )
+        .input(
+            "v_cache",
+            [blocks, kv_heads, block_size, head_dim],
+            normal(0.0, 1.0),
+        )
+        .input("positions", [rows], ints(0, 1).map(position))
+        .input("sequences", [rows], ints(0, 1).map(|row, _| row as i64))
+        .input(
+            "block_table",
+            [rows, pages],
+            ints(0, 1).map(move |i, _| blocks as i64 - 1 - i as i64),
+        )
+        // Splits past a row's context stay as they were.
+        .inout("partial", [rows, heads, splits, head_dim], normal(0.0, 1.0))
+        .inout("stats", [rows, heads, splits, 2], normal(0.0, 1.0))
+        .scalar("scale", scale)
+        .bound(Bound::relative(2e-5).absolute(2e-5))
+        .expect(move |inputs, out| {
+            let (kv, dim, n_splits) = (kv_heads as usize, head_dim as usize, splits as usize);
+            let tables = inputs.ints("block_table");
+            let mut partial = inputs["partial"].to_vec();
+            let mut stats = inputs["stats"].to_vec();
+            let k = &inputs["k_cache"];
+            let v = &inputs["v_cache"];
+            for (row, position) in inputs.ints("positions").iter().enumerate() {
+                let table = &tables[row * pages as usize..(row + 1) * pages as usize];
+                for head in 0..heads as usize {
+                    let kv_head = head / (heads as usize / kv);
+                    let q = &inputs["q"][(row * heads as usize + head) * dim..][..dim];
+                    for split in 0..n_splits {
+                        let first = split * SPLIT as usize;
+                        let end = (*position as usize + 1).min(first + SPLIT as usize);
+                        if first >= end {
+                            continue;
+                        }
+                        let at = |p: usize| {
+                            let block = table[p / block_size as usize] as usize;
+                            let slot = p % block_size as usize;
+                            ((block * kv + kv_head) * block_size as usize + slot) * dim
+                        };
+                        let score = |p| {
+                            let key = &k[at(p)..at(p) + dim];
+                            q.iter().zip(key).map(|(a, b)| a * b).sum::<f64>() * f64::from(scale)
+                        };
+                        let scores: Vec<f64> = (first..end).map(score).collect();
+                        let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                        let weights: Vec<f64> =
+                            scores.iter().map(|s| (s - largest).exp()).collect();
+                        let cell = (row * heads as usize + head) * n_splits + split;
+                        stats[2 * cell] = largest;
+                        stats[2 * cell + 1] = weights.iter().sum();
+                        for i in 0..dim {
+                            let terms = weights.iter().enumerate();
+                            partial[cell * dim + i] =
+                                terms.map(|(j, w)| w * v[at(first + j) + i]).sum();
                         }
                     }
                 }
-                out.set("partial", partial);
-                out.set("stats", stats);
-            });
+            }
+            out.set("partial", partial);
+            out.set("stats", stats);
+        });
     }
 }
 
@@ -380,7 +415,11 @@ fn attention_combine_matches_f64(t: &mut Cases) {
         t.case(format!("{rows}x{heads}x{splits}x{head_dim}"))
             .input("partial", [rows, heads, splits, head_dim], normal(0.0, 1.0))
             .input("stats", [rows, heads, splits, 2], normal(3.0, 0.5))
-            .input("positions", [rows], ints(0, 1).map(move |row, _| (row as i64 * 300) % (256 * splits as i64)))
+            .input(
+                "positions",
+                [rows],
+                ints(0, 1).map(move |row, _| (row as i64 * 300) % (256 * splits as i64)),
+            )
             .output("y", [rows, heads, head_dim])
             .bound(Bound::relative(1e-5).absolute(1e-6))
             .expect(move |inputs, out| {
@@ -391,7 +430,9 @@ fn attention_combine_matches_f64(t: &mut Cases) {
                     for head in 0..heads {
                         let cell = |s: usize| (row * heads + head) * splits + s;
                         let stat = |s: usize, which: usize| inputs["stats"][2 * cell(s) + which];
-                        let largest = (0..used).map(|s| stat(s, 0)).fold(f64::NEG_INFINITY, f64::max);
+                        let largest = (0..used)
+                            .map(|s| stat(s, 0))
+                            .fold(f64::NEG_INFINITY, f64::max);
                         let factor = |s: usize| (stat(s, 0) - largest).exp();
                         let sum: f64 = (0..used).map(|s| factor(s) * stat(s, 1)).sum();
                         for i in 0..dim {
@@ -406,7 +447,8 @@ fn attention_combine_matches_f64(t: &mut Cases) {
 }
 
 /// Rows, first position, heads, key-value heads.
-const PREFILLS: [(u64, u64, u64, u64); 4] = [(1, 0, 1, 1), (16, 0, 2, 1), (37, 0, 4, 2), (20, 45, 3, 1)];
+const PREFILLS: [(u64, u64, u64, u64); 4] =
+    [(1, 0, 1, 1), (16, 0, 2, 1), (37, 0, 4, 2), (20, 45, 3, 1)];
 
 #[test_kernel(attention_prefill)]
 fn attention_prefill_matches_f64(t: &mut Cases) {
@@ -422,31 +464,49 @@ fn attention_prefill_matches_f64(t: &mut Cases) {
         let block_size = 32;
         let pages = (first + rows).div_ceil(block_size);
         let scale = 1.0 / (head_dim as f32).sqrt();
-        t.case(format!("{rows} rows from {first}, {heads}/{kv_heads} heads"))
-            .input("q", [heads, rows, head_dim], normal(0.0, 1.0))
-            .input("k_cache", [pages, kv_heads, block_size, head_dim], normal(0.0, 1.0))
-            .input("v_cache", [pages, kv_heads, block_size, head_dim], normal(0.0, 1.0))
-            .input("positions", [rows], ints(0, 1).map(move |row, _| (first + row as u64) as i64))
-            .input("block_table", [pages], ints(0, 1).map(move |i, _| pages as i64 - 1 - i as i64))
-            .output("y", [heads, rows, head_dim])
-            .scalar("scale", scale)
-            .bound(Bound::relative(2e-5).absolute(2e-5 + rounding))
-            .expect(move |inputs, out| {
-                let oracle = Oracle {
-                    inputs,
-                    kv_heads: kv_heads as usize,
-                    block_size: block_size as usize,
-                    head_dim: head_dim as usize,
-                };
-                let table = inputs.ints("block_table");
-                let mut y = Vec::new();
-                for (i, q) in inputs["q"].chunks(head_dim as usize).enumerate() {
-                    let (head, row) = (i / rows as usize, i % rows as usize);
-                    let kv_head = head / (heads / kv_heads) as usize;
-                    let length = first as usize + row + 1;
-                    y.extend(oracle.attend(q, table, kv_head, length, f64::from(scale)));
-                }
-                out.set("y", y);
-            });
+        t.case(format!(
+            "{rows} rows from {first}, {heads}/{kv_heads} heads"
+        ))
+        .input("q", [heads, rows, head_dim], normal(0.0, 1.0))
+        .input(
+            "k_cache",
+            [pages, kv_heads, block_size, head_dim],
+            normal(0.0, 1.0),
+        )
+        .input(
+            "v_cache",
+            [pages, kv_heads, block_size, head_dim],
+            normal(0.0, 1.0),
+        )
+        .input(
+            "positions",
+            [rows],
+            ints(0, 1).map(move |row, _| (first + row as u64) as i64),
+        )
+        .input(
+            "block_table",
+            [pages],
+            ints(0, 1).map(move |i, _| pages as i64 - 1 - i as i64),
+        )
+        .output("y", [heads, rows, head_dim])
+        .scalar("scale", scale)
+        .bound(Bound::relative(2e-5).absolute(2e-5 + rounding))
+        .expect(move |inputs, out| {
+            let oracle = Oracle {
+                inputs,
+                kv_heads: kv_heads as usize,
+                block_size: block_size as usize,
+                head_dim: head_dim as usize,
+            };
+            let table = inputs.ints("block_table");
+            let mut y = Vec::new();
+            for (i, q) in inputs["q"].chunks(head_dim as usize).enumerate() {
+                let (head, row) = (i / rows as usize, i % rows as usize);
+                let kv_head = head / (heads / kv_heads) as usize;
+                let length = first as usize + row + 1;
+                y.extend(oracle.attend(q, table, kv_head, length, f64::from(scale)));
+            }
+            out.set("y", y);
+        });
     }
 }

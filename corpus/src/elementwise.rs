@@ -110,7 +110,10 @@ fn axpy_matches_f64(t: &mut Cases) {
             .scalar("alpha", 0.75f32)
             .bound(Bound::relative(2e-7).absolute(2e-7))
             .expect(|inputs, out| {
-                let sums = inputs["x"].iter().zip(&inputs["y"]).map(|(x, y)| 0.75 * x + y);
+                let sums = inputs["x"]
+                    .iter()
+                    .zip(&inputs["y"])
+                    .map(|(x, y)| 0.75 * x + y);
                 out.set("y", sums.collect());
             });
     }
@@ -170,7 +173,10 @@ fn silu_mul_matches_f64(t: &mut Cases) {
             .bound(Bound::relative(2e-6).absolute(1e-7))
             .expect(|inputs, out| {
                 let pairs = inputs["gate"].iter().zip(&inputs["up"]);
-                out.set("y", pairs.map(|(g, u)| g / (1.0 + (-g).exp()) * u).collect());
+                out.set(
+                    "y",
+                    pairs.map(|(g, u)| g / (1.0 + (-g).exp()) * u).collect(),
+                );
             });
     }
 }
@@ -243,4 +249,3 @@ fn fill_writes_every_element(t: &mut Cases) {
             .expect(move |_, out| out.set("y", vec![f64::from(0.1f32); n as usize]));
     }
 }
-

@@ -15,5 +15,8 @@ pub mod rope;
 /// Keeps this library's registrations in a binary that calls it: a library that nothing refers
 /// to is dropped by the linker, and its kernels with it. Returns how many kernels it has.
 pub fn link() -> usize {
-    iron_ir::registry::kernels().iter().filter(|k| k.module.starts_with("iron_corpus")).count()
+    iron_ir::registry::kernels()
+        .iter()
+        .filter(|k| k.module.starts_with("iron_corpus"))
+        .count()
 }

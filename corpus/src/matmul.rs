@@ -82,12 +82,20 @@ fn product(x: &[f64], w: &[f64], inner: usize) -> Vec<f64> {
         return Vec::new();
     }
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum();
-    x.chunks(inner).flat_map(|x| w.chunks(inner).map(move |w| dot(x, w))).collect()
+    x.chunks(inner)
+        .flat_map(|x| w.chunks(inner).map(move |w| dot(x, w)))
+        .collect()
 }
 
 #[test_kernel(matvec)]
 fn matvec_matches_f64(t: &mut Cases) {
-    for (rows, cols, inner) in [(0, 3, 8), (1, 1, 4), (2, 7, 132), (1, 96, 576), (3, 5, 1536)] {
+    for (rows, cols, inner) in [
+        (0, 3, 8),
+        (1, 1, 4),
+        (2, 7, 132),
+        (1, 96, 576),
+        (3, 5, 1536),
+    ] {
         t.case(format!("{rows}x{cols}x{inner}"))
             .input("x", [rows, inner], normal(0.0, 1.0))
             .input("w", [cols, inner], normal(0.0, 0.1))
@@ -99,8 +107,13 @@ fn matvec_matches_f64(t: &mut Cases) {
     }
 }
 
-const SHAPES: [(u64, u64, u64); 5] =
-    [(0, 5, 16), (1, 1, 1), (65, 70, 33), (64, 64, 64), (7, 130, 100)];
+const SHAPES: [(u64, u64, u64); 5] = [
+    (0, 5, 16),
+    (1, 1, 1),
+    (65, 70, 33),
+    (64, 64, 64),
+    (7, 130, 100),
+];
 
 #[test_kernel(linear)]
 fn linear_matches_f64(t: &mut Cases) {

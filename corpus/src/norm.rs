@@ -83,7 +83,10 @@ pub fn layer_norm<T: Float>(
 /// One row's `x * w / sqrt(mean(x^2) + eps)`.
 fn rms_norm_row(x: &[f64], w: &[f64], eps: f64) -> Vec<f64> {
     let mean = x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64;
-    x.iter().zip(w).map(|(v, w)| v / (mean + eps).sqrt() * w).collect()
+    x.iter()
+        .zip(w)
+        .map(|(v, w)| v / (mean + eps).sqrt() * w)
+        .collect()
 }
 
 #[test_kernel(rms_norm)]
@@ -99,7 +102,11 @@ fn rms_norm_matches_f64(t: &mut Cases) {
             .expect(move |inputs, out| {
                 let rows = inputs["x"].chunks(cols as usize);
                 let eps = f64::from(1e-5f32);
-                out.set("y", rows.flat_map(|x| rms_norm_row(x, &inputs["w"], eps)).collect());
+                out.set(
+                    "y",
+                    rows.flat_map(|x| rms_norm_row(x, &inputs["w"], eps))
+                        .collect(),
+                );
             });
     }
 }
@@ -127,12 +134,19 @@ fn add_rms_norm_matches_f64(t: &mut Cases) {
             .scalar("eps", 1e-5f32)
             .bound(Bound::relative(2e-6).absolute(1e-6))
             .expect(move |inputs, out| {
-                let sums: Vec<f64> =
-                    inputs["x"].iter().zip(&inputs["h"]).map(|(x, h)| x + h).collect();
+                let sums: Vec<f64> = inputs["x"]
+                    .iter()
+                    .zip(&inputs["h"])
+                    .map(|(x, h)| x + h)
+                    .collect();
                 let rounded = out.rounded("h", &sums);
                 let eps = f64::from(1e-5f32);
                 let rows = rounded.chunks(cols as usize);
-                out.set("y", rows.flat_map(|x| rms_norm_row(x, &inputs["w"], eps)).collect());
+                out.set(
+                    "y",
+                    rows.flat_map(|x| rms_norm_row(x, &inputs["w"], eps))
+                        .collect(),
+                );
                 out.set("h", sums);
             });
     }
@@ -155,9 +169,15 @@ fn layer_norm_matches_f64(t: &mut Cases) {
                     let variance = x.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n;
                     let scale = 1.0 / (variance + f64::from(1e-5f32)).sqrt();
                     let affine = inputs["w"].iter().zip(&inputs["b"]);
-                    x.iter().zip(affine).map(|(v, (w, b))| (v - mean) * scale * w + b).collect()
+                    x.iter()
+                        .zip(affine)
+                        .map(|(v, (w, b))| (v - mean) * scale * w + b)
+                        .collect()
                 };
-                out.set("y", inputs["x"].chunks(cols as usize).flat_map(norm).collect());
+                out.set(
+                    "y",
+                    inputs["x"].chunks(cols as usize).flat_map(norm).collect(),
+                );
             });
     }
 }

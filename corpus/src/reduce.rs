@@ -204,7 +204,17 @@ fn max_rows_matches_f64(t: &mut Cases) {
 // K11: NaN passes on wherever it stands.
 #[test_kernel(max_rows)]
 fn max_rows_passes_nan_on(t: &mut Cases) {
-    let rows = vec![f64::NAN, 6.0, 8.0, 6.0, f64::NAN, 8.0, f64::NAN, f64::NAN, f64::NAN];
+    let rows = vec![
+        f64::NAN,
+        6.0,
+        8.0,
+        6.0,
+        f64::NAN,
+        8.0,
+        f64::NAN,
+        f64::NAN,
+        f64::NAN,
+    ];
     t.case("nan".to_string())
         .input("x", [3, 3], values(rows))
         .output("y", [3])
@@ -221,7 +231,12 @@ fn sum_columns_matches_f64(t: &mut Cases) {
             .bound(Bound::relative(1e-6).absolute(1e-5))
             .expect(move |inputs, out| {
                 let cell = |r: u64, c: u64| inputs["x"][(r * cols + c) as usize];
-                out.set("y", (0..cols).map(|c| (0..rows).map(|r| cell(r, c)).sum()).collect());
+                out.set(
+                    "y",
+                    (0..cols)
+                        .map(|c| (0..rows).map(|r| cell(r, c)).sum())
+                        .collect(),
+                );
             });
     }
 }
@@ -235,7 +250,11 @@ fn max_columns_matches_f64(t: &mut Cases) {
             .bound(Bound::exact())
             .expect(move |inputs, out| {
                 let cell = |r: u64, c: u64| inputs["x"][(r * cols + c) as usize];
-                let largest = |c| (0..rows).map(|r| cell(r, c)).fold(f64::NEG_INFINITY, f64::max);
+                let largest = |c| {
+                    (0..rows)
+                        .map(|r| cell(r, c))
+                        .fold(f64::NEG_INFINITY, f64::max)
+                };
                 out.set("y", (0..cols).map(largest).collect());
             });
     }
@@ -260,7 +279,10 @@ fn max_all_matches_f64(t: &mut Cases) {
             .output("y", [1])
             .bound(Bound::exact())
             .expect(|inputs, out| {
-                let largest = inputs["x"].iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let largest = inputs["x"]
+                    .iter()
+                    .copied()
+                    .fold(f64::NEG_INFINITY, f64::max);
                 out.set("y", vec![largest]);
             });
     }
@@ -287,7 +309,13 @@ fn softmax_matches_f64(t: &mut Cases) {
             .output("y", [rows, cols])
             .bound(Bound::relative(1e-5).absolute(1e-9))
             .expect(move |inputs, out| {
-                out.set("y", inputs["x"].chunks(cols as usize).flat_map(softmax_row).collect());
+                out.set(
+                    "y",
+                    inputs["x"]
+                        .chunks(cols as usize)
+                        .flat_map(softmax_row)
+                        .collect(),
+                );
             });
     }
 }
@@ -296,7 +324,9 @@ fn softmax_matches_f64(t: &mut Cases) {
 #[test_kernel(softmax)]
 fn softmax_of_special_rows(t: &mut Cases) {
     let (inf, nan) = (f64::INFINITY, f64::NAN);
-    let x = vec![-inf, -inf, -inf, 0.0, -inf, 1.0, nan, 0.0, 1.0, 0.0, inf, 1.0];
+    let x = vec![
+        -inf, -inf, -inf, 0.0, -inf, 1.0, nan, 0.0, 1.0, 0.0, inf, 1.0,
+    ];
     t.case("special rows".to_string())
         .input("x", [4, 3], values(x))
         .output("y", [4, 3])
@@ -350,7 +380,9 @@ fn argmax_takes_the_first_of_equals(t: &mut Cases) {
 #[test_kernel(argmax_rows)]
 fn argmax_of_special_rows(t: &mut Cases) {
     let (inf, nan) = (f64::INFINITY, f64::NAN);
-    let x = vec![nan, 6.0, 8.0, 6.0, nan, 8.0, nan, nan, nan, -inf, -inf, -inf];
+    let x = vec![
+        nan, 6.0, 8.0, 6.0, nan, 8.0, nan, nan, nan, -inf, -inf, -inf,
+    ];
     t.case("special rows".to_string())
         .input("x", [4, 3], values(x))
         .output("y", [4])

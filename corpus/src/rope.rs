@@ -47,7 +47,12 @@ pub fn rope_interleaved<T: Float>(
 }
 
 /// Rows, heads, head size, rotated pairs.
-const SHAPES: [(u64, u64, u64, u64); 4] = [(0, 2, 8, 4), (1, 1, 64, 32), (5, 3, 80, 40), (3, 2, 128, 32)];
+const SHAPES: [(u64, u64, u64, u64); 4] = [
+    (0, 2, 8, 4),
+    (1, 1, 64, 32),
+    (5, 3, 80, 40),
+    (3, 2, 128, 32),
+];
 
 /// Rotates every pair `(first(j), second(j))` in f64. The angle is the f32 product that the
 /// format defines: at large positions its rounding is part of every implementation's answer.

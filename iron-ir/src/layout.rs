@@ -121,7 +121,9 @@ impl BlockLayout {
     /// Bytes up to the end of the last field, without the padding behind it: what an argument
     /// list of these fields takes. CUDA refuses a longer one.
     pub fn packed_bytes(&self) -> u32 {
-        self.fields.last().map_or(0, |field| field.offset + field.scalar.bytes())
+        self.fields
+            .last()
+            .map_or(0, |field| field.offset + field.scalar.bytes())
     }
 
     /// The field that holds `kind`.

@@ -44,7 +44,12 @@ fn generated_sources_are_the_goldens() {
             }
         }
     }
-    assert!(changed.is_empty(), "{} goldens differ: {}", changed.len(), changed.join(", "));
+    assert!(
+        changed.is_empty(),
+        "{} goldens differ: {}",
+        changed.len(),
+        changed.join(", ")
+    );
 }
 
 fn text(kernel: &iron_ir::Kernel, profile: &Profile) -> Result<String, LowerError> {
@@ -57,6 +62,12 @@ fn text(kernel: &iron_ir::Kernel, profile: &Profile) -> Result<String, LowerErro
 
 /// The instances that have the first listed value of every const parameter.
 fn first_sizes(entry: &'static KernelEntry) -> impl Iterator<Item = &'static InstanceEntry> {
-    let first = entry.instances.first().map_or(&[][..], |instance| instance.consts);
-    entry.instances.iter().filter(move |instance| instance.consts == first)
+    let first = entry
+        .instances
+        .first()
+        .map_or(&[][..], |instance| instance.consts);
+    entry
+        .instances
+        .iter()
+        .filter(move |instance| instance.consts == first)
 }

@@ -141,12 +141,11 @@ pub fn open_model(
     backend: Backend,
     dtype: ActivationType,
 ) -> Result<Box<dyn Model>, ModelError> {
-    let device = iron_runtime::open(backend.device()).map_err(|error| {
-        ModelError::BackendUnavailable {
+    let device =
+        iron_runtime::open(backend.device()).map_err(|error| ModelError::BackendUnavailable {
             backend: backend.name().to_owned(),
             reason: error.to_string(),
-        }
-    })?;
+        })?;
     let options = EngineOptions {
         dtype: dtype.scalar(),
         max_sequences: 1,

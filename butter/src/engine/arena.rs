@@ -34,7 +34,11 @@ pub struct ArenaLayout {
 impl ArenaPlan {
     /// Declares a tensor that lives from launch `first` to launch `last`, both included.
     pub fn declare(&mut self, bytes: u64, first: usize, last: usize) -> Slot {
-        self.tensors.push(Lifetime { bytes, first, last: last.max(first) });
+        self.tensors.push(Lifetime {
+            bytes,
+            first,
+            last: last.max(first),
+        });
         Slot(self.tensors.len() - 1)
     }
 
@@ -67,7 +71,10 @@ impl ArenaPlan {
             end = end.max(at + tensor.bytes);
             placed.push(i);
         }
-        ArenaLayout { offsets, bytes: end.next_multiple_of(ALIGNMENT) }
+        ArenaLayout {
+            offsets,
+            bytes: end.next_multiple_of(ALIGNMENT),
+        }
     }
 }
 

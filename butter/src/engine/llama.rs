@@ -167,7 +167,8 @@ impl LlamaModel {
             all,
         };
         let all = failed(Tensor::zeros(&device, Scalar::U32, &[2 * rows]))?;
-        let mut largest = iron_ir::launch::AsTensorArg::tensor_arg(&failed(all.slice(0, rows..2 * rows))?);
+        let mut largest =
+            iron_ir::launch::AsTensorArg::tensor_arg(&failed(all.slice(0, rows..2 * rows))?);
         largest.scalar = Scalar::F32;
         let results = Results {
             tokens: failed(all.slice(0, 0..rows))?,
@@ -194,7 +195,10 @@ impl LlamaModel {
     fn check(&self, rows: &[StepRow]) -> Result<BTreeMap<SequenceId, usize>, ModelError> {
         if rows.len() > self.options.max_step_rows {
             let max = self.options.max_step_rows;
-            return Err(ModelError::Rows { rows: rows.len(), max });
+            return Err(ModelError::Rows {
+                rows: rows.len(),
+                max,
+            });
         }
         let mut lengths = BTreeMap::new();
         for row in rows {
@@ -202,23 +206,38 @@ impl LlamaModel {
             let length = lengths.entry(row.sequence).or_insert(sequence.length);
             if row.token as usize >= self.config.vocab_size {
                 let vocab_size = self.config.vocab_size;
-                return Err(ModelError::Token { token: row.token, vocab_size });
+                return Err(ModelError::Token {
+                    token: row.token,
+                    vocab_size,
+                });
             }
             if row.position as usize != *length {
                 let (sequence, length, position) = (row.sequence, *length, row.position);
-                return Err(ModelError::Position { sequence, length, position });
+                return Err(ModelError::Position {
+                    sequence,
+                    length,
+                    position,
+                });
             }
             *length += 1;
             if *length > sequence.capacity {
                 let (needed, capacity) = (*length, sequence.capacity);
-                return Err(ModelError::Capacity { sequence: row.sequence, needed, capacity });
+                return Err(ModelError::Capacity {
+                    sequence: row.sequence,
+                    needed,
+                    capacity,
+                });
             }
         }
         Ok(lengths)
     }
 
     fn key_of(&self, rows: &[StepRow]) -> Result<StepKey, ModelError> {
-        let longest = rows.iter().map(|r| r.position as usize + 1).max().unwrap_or(1);
+        let longest = rows
+            .iter()
+            .map(|r| r.position as usize + 1)
+            .max()
+            .unwrap_or(1);
         let one_sequence = rows.iter().all(|r| r.sequence == rows[0].sequence);
         let prefill_slot = if one_sequence && rows.len() >= PREFILL_ROWS {
             Some(self.pages.get(rows[0].sequence)?.slot)
@@ -227,9 +246,16 @@ impl LlamaModel {
         };
         Ok(StepKey {
             rows: rows.len(),
-            outputs: rows.iter().filter(|r| r.output != RowOutput::Nothing).count(),
+            outputs: rows
+                .iter()
+                .filter(|r| r.output != RowOutput::Nothing)
+                .count(),
             // Powers of two, so that a growing context meets few keys.
-            splits: if prefill_slot.is_some() { 1 } else { longest.div_ceil(SPLIT).next_power_of_two() },
+            splits: if prefill_slot.is_some() {
+                1
+            } else {
+                longest.div_ceil(SPLIT).next_power_of_two()
+            },
             prefill_slot,
         })
     }
@@ -262,7 +288,11 @@ impl LlamaModel {
         };
         // One thread an output keeps a CPU core's chain of sums in registers; a GPU needs the
         // threads of a subgroup side by side to read rows in whole cache lines.
-        let lanes = if self.device.backend() == iron_runtime::Backend::Cpu { 1 } else { 32 };
+        let lanes = if self.device.backend() == iron_runtime::Backend::Cpu {
+            1
+        } else {
+            32
+        };
         let mut recorder = Recorder::new(&self.device, self.options.dtype, lanes);
         let (launches, tensors) = graph.record(&mut recorder, key)?;
         let recording = failed(self.device.record(&launches))?;
@@ -293,11 +323,19 @@ impl LlamaModel {
     }
 
     fn read_results(&self, rows: &[StepRow], key: StepKey) -> Result<Vec<RowResult>, ModelError> {
-        let wanted: Vec<_> = rows.iter().filter(|r| r.output != RowOutput::Nothing).collect();
+        let wanted: Vec<_> = rows
+            .iter()
+            .filter(|r| r.output != RowOutput::Nothing)
+            .collect();
         let max = self.options.max_step_rows;
         let bytes = failed(self.results.all.to_bytes())?;
         let word = |i: usize| {
-            u32::from_le_bytes([bytes[4 * i], bytes[4 * i + 1], bytes[4 * i + 2], bytes[4 * i + 3]])
+            u32::from_le_bytes([
+                bytes[4 * i],
+                bytes[4 * i + 1],
+                bytes[4 * i + 2],
+                bytes[4 * i + 3],
+            ])
         };
         let logits = if wanted.iter().any(|r| r.output == RowOutput::Logits) {
             failed(self.steps[&key].tensors.logits.to_f32())?
@@ -346,7 +384,11 @@ fn upload(
         embedding: matrix(&weights.embedding)?,
         layers: weights.layers.iter().map(layer).collect::<Result<_, _>>()?,
         final_norm: vector(&weights.final_norm)?,
-        output: if config.tied_embeddings { None } else { Some(matrix(&weights.output)?) },
+        output: if config.tied_embeddings {
+            None
+        } else {
+            Some(matrix(&weights.output)?)
+        },
         frequencies: failed(Tensor::from_f32(device, Scalar::F32, &shape, &frequencies))?,
     })
 }
@@ -368,10 +410,15 @@ impl Model for LlamaModel {
         let id = self.pages.open(capacity)?;
         let sequence = self.pages.get(id)?;
         let slot = u64::from(sequence.slot);
-        let mut bytes: Vec<u8> = sequence.blocks.iter().flat_map(|b| b.to_le_bytes()).collect();
+        let mut bytes: Vec<u8> = sequence
+            .blocks
+            .iter()
+            .flat_map(|b| b.to_le_bytes())
+            .collect();
         let table = &self.cache.block_table;
         bytes.resize(table.shape()[1] as usize * 4, 0);
-        let row = failed(table.slice(0, slot..slot + 1)).and_then(|row| failed(row.write_bytes(&bytes)));
+        let row =
+            failed(table.slice(0, slot..slot + 1)).and_then(|row| failed(row.write_bytes(&bytes)));
         if let Err(error) = row {
             self.pages.close(id);
             return Err(error);

@@ -35,7 +35,11 @@ impl Matrix {
         dtype: Scalar,
     ) -> Result<Matrix, ModelError> {
         let &[rows, columns] = tensor.shape() else {
-            let message = format!("tensor {} has shape {:?}, not two dimensions", tensor.name(), tensor.shape());
+            let message = format!(
+                "tensor {} has shape {:?}, not two dimensions",
+                tensor.name(),
+                tensor.shape()
+            );
             return Err(ModelError::Device(message));
         };
         let (rows, columns) = (rows as u64, columns as u64);
@@ -49,10 +53,21 @@ impl Matrix {
             let scales = Tensor::from_bytes(device, scale, &[rows, blocks], &planes.scales);
             let words = blocks * format.quant_words() as u64;
             let quants = Tensor::from_slice(device, Scalar::U32, &[rows, words], &planes.quants);
-            return Ok(Matrix::Packed { format, scales: failed(scales)?, quants: failed(quants)? });
+            return Ok(Matrix::Packed {
+                format,
+                scales: failed(scales)?,
+                quants: failed(quants)?,
+            });
         }
-        let values = tensor.to_f32().map_err(|e| ModelError::Device(e.to_string()))?;
-        Ok(Matrix::Dense(failed(Tensor::from_f32(device, dtype, &[rows, columns], &values))?))
+        let values = tensor
+            .to_f32()
+            .map_err(|e| ModelError::Device(e.to_string()))?;
+        Ok(Matrix::Dense(failed(Tensor::from_f32(
+            device,
+            dtype,
+            &[rows, columns],
+            &values,
+        ))?))
     }
 }
 
@@ -62,8 +77,15 @@ pub fn upload_vector(
     tensor: &catalogue::Tensor,
     dtype: Scalar,
 ) -> Result<Tensor, ModelError> {
-    let values = tensor.to_f32().map_err(|e| ModelError::Device(e.to_string()))?;
-    failed(Tensor::from_f32(device, dtype, &[values.len() as u64], &values))
+    let values = tensor
+        .to_f32()
+        .map_err(|e| ModelError::Device(e.to_string()))?;
+    failed(Tensor::from_f32(
+        device,
+        dtype,
+        &[values.len() as u64],
+        &values,
+    ))
 }
 
 /// A device error as a model error.
@@ -120,7 +142,12 @@ impl Family {
 impl<'d> Recorder<'d> {
     /// A recorder of launches on activations of type `dtype`.
     pub fn new(device: &'d Arc<dyn Device>, dtype: Scalar, lanes: u32) -> Recorder<'d> {
-        Recorder { device, dtype, lanes, launches: Vec::new() }
+        Recorder {
+            device,
+            dtype,
+            lanes,
+            launches: Vec::new(),
+        }
     }
 
     /// Records a launch of the instance for the activations' type with `suffix` appended.
@@ -144,9 +171,15 @@ impl<'d> Recorder<'d> {
         arguments: Vec<Argument>,
     ) -> Result<(), ModelError> {
         let module = Some(family.module());
-        let pipeline = failed(iron_runtime::pipeline_of(self.device, kernel, module, instance))?;
+        let pipeline = failed(iron_runtime::pipeline_of(
+            self.device,
+            kernel,
+            module,
+            instance,
+        ))?;
         let launch = RecordedLaunch::new(pipeline, arguments);
-        self.launches.push(launch.map_err(|e| ModelError::Device(e.to_string()))?);
+        self.launches
+            .push(launch.map_err(|e| ModelError::Device(e.to_string()))?);
         Ok(())
     }
 
@@ -154,10 +187,17 @@ impl<'d> Recorder<'d> {
     pub fn linear(&mut self, w: &Matrix, x: &Tensor, y: &Tensor) -> Result<(), ModelError> {
         let lanes = format!("-LANES={}", self.lanes);
         match w {
-            Matrix::Dense(w) => {
-                self.launch(Family::Matmul, "matvec", &lanes, vec![arg(x), arg(w), arg(y)])
-            }
-            Matrix::Packed { format, scales, quants } => {
+            Matrix::Dense(w) => self.launch(
+                Family::Matmul,
+                "matvec",
+                &lanes,
+                vec![arg(x), arg(w), arg(y)],
+            ),
+            Matrix::Packed {
+                format,
+                scales,
+                quants,
+            } => {
                 let kernel = format!("matvec_{}", format.kernel_suffix());
                 let arguments = vec![arg(x), arg(scales), arg(quants), arg(y)];
                 self.launch(Family::Quant, &kernel, &lanes, arguments)
@@ -170,9 +210,18 @@ impl<'d> Recorder<'d> {
         match w {
             Matrix::Dense(table) => {
                 let suffix = format!("-{}", self.dtype);
-                self.launch(Family::Layout, "gather_rows", &suffix, vec![arg(table), arg(ids), arg(y)])
+                self.launch(
+                    Family::Layout,
+                    "gather_rows",
+                    &suffix,
+                    vec![arg(table), arg(ids), arg(y)],
+                )
             }
-            Matrix::Packed { format, scales, quants } => {
+            Matrix::Packed {
+                format,
+                scales,
+                quants,
+            } => {
                 let kernel = format!("gather_rows_{}", format.kernel_suffix());
                 let arguments = vec![arg(scales), arg(quants), arg(ids), arg(y)];
                 self.launch(Family::Quant, &kernel, "", arguments)
@@ -188,5 +237,8 @@ pub fn arg(tensor: &Tensor) -> Argument {
 
 /// An f32 argument.
 pub fn f32_arg(value: f32) -> Argument {
-    Argument::Scalar(Const { scalar: Scalar::F32, bits: u64::from(value.to_bits()) })
+    Argument::Scalar(Const {
+        scalar: Scalar::F32,
+        bits: u64::from(value.to_bits()),
+    })
 }

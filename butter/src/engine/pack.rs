@@ -111,7 +111,11 @@ mod tests {
         let planes = pack(PackedFormat::Q4_1, &block);
         assert_eq!(planes.scales, [0x34, 0x12, 0x78, 0x56]);
         for k in 0..32 {
-            assert_eq!((planes.quants[k % 4] >> (k / 4 * 4)) & 15, k as u32 % 16, "weight {k}");
+            assert_eq!(
+                (planes.quants[k % 4] >> (k / 4 * 4)) & 15,
+                k as u32 % 16,
+                "weight {k}"
+            );
         }
     }
 
@@ -122,7 +126,11 @@ mod tests {
         let planes = pack(PackedFormat::Q8_0, &block);
         for k in 0..32usize {
             let word = planes.quants[k / 16 * 4 + k % 4];
-            assert_eq!((word >> (8 * (k % 16 / 4))) as u8, (k as u8).wrapping_mul(9), "weight {k}");
+            assert_eq!(
+                (word >> (8 * (k % 16 / 4))) as u8,
+                (k as u8).wrapping_mul(9),
+                "weight {k}"
+            );
         }
     }
 }

@@ -54,12 +54,22 @@ impl PageTable {
         }
         let Some(slot) = self.free_slots.pop() else {
             let open = self.sequences.len();
-            return Err(ModelError::Device(format!("{open} sequences are open, no more fit")));
+            return Err(ModelError::Device(format!(
+                "{open} sequences are open, no more fit"
+            )));
         };
         let blocks = self.free_blocks.split_off(self.free_blocks.len() - needed);
         let id = SequenceId(self.next_id);
         self.next_id = self.next_id.wrapping_add(1);
-        self.sequences.insert(id, Sequence { slot, blocks, length: 0, capacity });
+        self.sequences.insert(
+            id,
+            Sequence {
+                slot,
+                blocks,
+                length: 0,
+                capacity,
+            },
+        );
         Ok(id)
     }
 
@@ -73,12 +83,16 @@ impl PageTable {
 
     /// An open sequence.
     pub fn get(&self, id: SequenceId) -> Result<&Sequence, ModelError> {
-        self.sequences.get(&id).ok_or(ModelError::UnknownSequence(id))
+        self.sequences
+            .get(&id)
+            .ok_or(ModelError::UnknownSequence(id))
     }
 
     /// An open sequence, to be changed.
     pub fn get_mut(&mut self, id: SequenceId) -> Result<&mut Sequence, ModelError> {
-        self.sequences.get_mut(&id).ok_or(ModelError::UnknownSequence(id))
+        self.sequences
+            .get_mut(&id)
+            .ok_or(ModelError::UnknownSequence(id))
     }
 
     /// Blocks that no sequence holds.

@@ -61,7 +61,11 @@ impl Sizes<'_> {
         let config = self.config;
         let bytes = |columns: usize| rows * columns as u64 * self.element;
         let outputs = |columns: usize| self.key.outputs as u64 * columns as u64 * self.element;
-        let splits = if self.key.prefill_slot.is_some() { 0 } else { self.key.splits as u64 };
+        let splits = if self.key.prefill_slot.is_some() {
+            0
+        } else {
+            self.key.splits as u64
+        };
         let cells = rows * config.head_count as u64 * splits;
         let mut plan = ArenaPlan::default();
         // 0 norm, 1 projections, 2 rotation, 3 cache, 4 attention, 5 combination, 6 projection,
@@ -89,7 +93,15 @@ impl Sizes<'_> {
 
 /// Bytes of the arena that a step needs, known before it is recorded.
 pub fn arena_bytes(config: &LlamaConfig, key: StepKey, dtype: Scalar) -> u64 {
-    Sizes { config, key, element: u64::from(dtype.bytes()) }.plan().0.place().bytes
+    Sizes {
+        config,
+        key,
+        element: u64::from(dtype.bytes()),
+    }
+    .plan()
+    .0
+    .place()
+    .bytes
 }
 
 /// What a step is recorded over.
@@ -125,7 +137,12 @@ impl Graph<'_> {
     ) -> Result<(Vec<RecordedLaunch>, StepTensors), ModelError> {
         let config = self.config;
         let element = u64::from(self.dtype.bytes());
-        let (plan, slots) = Sizes { config, key, element }.plan();
+        let (plan, slots) = Sizes {
+            config,
+            key,
+            element,
+        }
+        .plan();
         let layout = plan.place();
         let rows = key.rows as u64;
         let tensor = |slot: Slot, scalar: Scalar, shape: &[u64]| {
@@ -136,10 +153,16 @@ impl Graph<'_> {
             view.offset = layout.offset(slot) / u64::from(scalar.bytes());
             failed(Tensor::from_view(self.arena.device(), view))
         };
-        let [hidden_size, feed_forward, vocab] =
-            [config.hidden_size as u64, config.intermediate_size as u64, config.vocab_size as u64];
-        let [heads, kv_heads, head_dim] =
-            [config.head_count as u64, config.kv_head_count as u64, config.head_dim as u64];
+        let [hidden_size, feed_forward, vocab] = [
+            config.hidden_size as u64,
+            config.intermediate_size as u64,
+            config.vocab_size as u64,
+        ];
+        let [heads, kv_heads, head_dim] = [
+            config.head_count as u64,
+            config.kv_head_count as u64,
+            config.head_dim as u64,
+        ];
         let splits = key.splits as u64;
         let hidden = tensor(slots.hidden, self.dtype, &[rows, hidden_size])?;
         let normed = tensor(slots.normed, self.dtype, &[rows, hidden_size])?;
@@ -151,7 +174,11 @@ impl Graph<'_> {
         let gate = tensor(slots.gate, self.dtype, &[rows, feed_forward])?;
         let up = tensor(slots.up, self.dtype, &[rows, feed_forward])?;
         let active = tensor(slots.active, self.dtype, &[rows, feed_forward])?;
-        let selected = tensor(slots.selected, self.dtype, &[key.outputs as u64, hidden_size])?;
+        let selected = tensor(
+            slots.selected,
+            self.dtype,
+            &[key.outputs as u64, hidden_size],
+        )?;
         let logits = tensor(slots.logits, self.dtype, &[key.outputs as u64, vocab])?;
         let matrix = |t: &Tensor| failed(t.reshape(&[rows, t.elements() / rows.max(1)]));
         let flat = |t: &Tensor| failed(t.reshape(&[t.elements()]));
@@ -169,7 +196,11 @@ impl Graph<'_> {
 
         recorder.gather(&self.weights.embedding, &tokens, &hidden)?;
         for (index, layer) in self.weights.layers.iter().enumerate() {
-            let LayerWeights { attention_norm, feed_forward_norm, .. } = layer;
+            let LayerWeights {
+                attention_norm,
+                feed_forward_norm,
+                ..
+            } = layer;
             if index == 0 {
                 let arguments = vec![arg(&hidden), arg(attention_norm), arg(&normed), eps.clone()];
                 recorder.launch(Family::Norm, "rms_norm", "", arguments)?;
@@ -210,7 +241,12 @@ impl Graph<'_> {
                         arg(&failed(attended.transpose(0, 1))?),
                         scale.clone(),
                     ];
-                    recorder.launch(Family::Attention, "attention_prefill", &head_suffix, arguments)?;
+                    recorder.launch(
+                        Family::Attention,
+                        "attention_prefill",
+                        &head_suffix,
+                        arguments,
+                    )?;
                 }
                 None => {
                     let cells = [rows, heads, splits, head_dim];
@@ -227,8 +263,14 @@ impl Graph<'_> {
                         arg(&stats),
                         scale.clone(),
                     ];
-                    recorder.launch(Family::Attention, "attention_decode", &head_suffix, arguments)?;
-                    let arguments = vec![arg(&partial), arg(&stats), arg(&positions), arg(&attended)];
+                    recorder.launch(
+                        Family::Attention,
+                        "attention_decode",
+                        &head_suffix,
+                        arguments,
+                    )?;
+                    let arguments =
+                        vec![arg(&partial), arg(&stats), arg(&positions), arg(&attended)];
                     recorder.launch(Family::Attention, "attention_combine", "", arguments)?;
                 }
             }
@@ -241,18 +283,37 @@ impl Graph<'_> {
             recorder.linear(&layer.down, &active, &projected)?;
         }
         if key.outputs > 0 {
-            self.add_norm(recorder, &projected, &self.weights.final_norm, &hidden, &normed)?;
+            self.add_norm(
+                recorder,
+                &projected,
+                &self.weights.final_norm,
+                &hidden,
+                &normed,
+            )?;
             let outputs = key.outputs as u64;
             let rows_of = failed(self.inputs.output_rows.slice(0, 0..outputs))?;
             let arguments = vec![arg(&normed), arg(&rows_of), arg(&selected)];
             recorder.launch(Family::Layout, "select_rows", "", arguments)?;
             recorder.linear(self.weights.output(), &selected, &logits)?;
             let tokens = failed(self.results.tokens.slice(0, 0..outputs))?;
-            recorder.launch(Family::Reduce, "argmax_rows", "", vec![arg(&logits), arg(&tokens)])?;
+            recorder.launch(
+                Family::Reduce,
+                "argmax_rows",
+                "",
+                vec![arg(&logits), arg(&tokens)],
+            )?;
             let largest = failed(self.results.largest.slice(0, 0..outputs))?;
-            recorder.launch(Family::Reduce, "max_rows", "", vec![arg(&logits), arg(&largest)])?;
+            recorder.launch(
+                Family::Reduce,
+                "max_rows",
+                "",
+                vec![arg(&logits), arg(&largest)],
+            )?;
         }
-        Ok((std::mem::take(&mut recorder.launches), StepTensors { logits }))
+        Ok((
+            std::mem::take(&mut recorder.launches),
+            StepTensors { logits },
+        ))
     }
 
     /// `hidden += x`, then `normed = norm(hidden) * w`.

@@ -449,8 +449,11 @@ impl Emitter<'_> {
     /// rounding of `f32 -> f16 -> f32` conversions, `NoContraction` or not.
     fn widen_rounded_half(&mut self, id: Word, from: Type, to: Type) -> Word {
         let (short, word) = (from.with_scalar(Scalar::U16), from.with_scalar(Scalar::U32));
-        let (short_type, word_type, float_type) =
-            (self.part_type(short), self.part_type(word), self.part_type(to));
+        let (short_type, word_type, float_type) = (
+            self.part_type(short),
+            self.part_type(word),
+            self.part_type(to),
+        );
         let bool_type = self.part_type(from.with_scalar(Scalar::Bool));
         let bits = self.b.op(Spv::Bitcast, short_type, &[id]);
         let bits = self.b.op(Spv::UConvert, word_type, &[bits]);
@@ -459,9 +462,13 @@ impl Emitter<'_> {
         let sign_mask = self.int_lanes(word, 0x8000);
         let sign = self.b.op(Spv::BitwiseAnd, word_type, &[bits, sign_mask]);
         let sixteen = self.int_lanes(word, 16);
-        let sign = self.b.op(Spv::ShiftLeftLogical, word_type, &[sign, sixteen]);
+        let sign = self
+            .b
+            .op(Spv::ShiftLeftLogical, word_type, &[sign, sixteen]);
         let thirteen = self.int_lanes(word, 13);
-        let shifted = self.b.op(Spv::ShiftLeftLogical, word_type, &[magnitude, thirteen]);
+        let shifted = self
+            .b
+            .op(Spv::ShiftLeftLogical, word_type, &[magnitude, thirteen]);
         let rebias = self.int_lanes(word, 112 << 23);
         let normal = self.b.op(Spv::IAdd, word_type, &[shifted, rebias]);
         let top = self.int_lanes(word, 0x7f80_0000);
@@ -473,10 +480,17 @@ impl Emitter<'_> {
         let small = self.b.op(Spv::Bitcast, word_type, &[small]);
         let first_normal = self.int_lanes(word, 0x0400);
         let first_infinite = self.int_lanes(word, 0x7c00);
-        let is_small = self.b.op(Spv::ULessThan, bool_type, &[magnitude, first_normal]);
-        let is_infinite =
-            self.b.op(Spv::UGreaterThanEqual, bool_type, &[magnitude, first_infinite]);
-        let wide = self.b.op(Spv::Select, word_type, &[is_infinite, infinite, normal]);
+        let is_small = self
+            .b
+            .op(Spv::ULessThan, bool_type, &[magnitude, first_normal]);
+        let is_infinite = self.b.op(
+            Spv::UGreaterThanEqual,
+            bool_type,
+            &[magnitude, first_infinite],
+        );
+        let wide = self
+            .b
+            .op(Spv::Select, word_type, &[is_infinite, infinite, normal]);
         let wide = self.b.op(Spv::Select, word_type, &[is_small, small, wide]);
         let wide = self.b.op(Spv::BitwiseOr, word_type, &[wide, sign]);
         self.b.op(Spv::Bitcast, float_type, &[wide])

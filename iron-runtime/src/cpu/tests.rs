@@ -297,28 +297,61 @@ fn breaks_that_threads_take_at_their_own_turn() {
 #[test]
 fn exponentials_stay_within_two_units() {
     let device: Arc<dyn Device> = Arc::new(super::CpuDevice::with_threads(1).unwrap());
-    let special = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 0.0, 88.7, 88.8, -87.4, -103.9, -104.1];
-    let inputs: Vec<f32> = special.into_iter().chain((0..2039).map(|i| i as f32 * 0.05 - 51.0)).collect();
+    let special = [
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::NAN,
+        0.0,
+        88.7,
+        88.8,
+        -87.4,
+        -103.9,
+        -104.1,
+    ];
+    let inputs: Vec<f32> = special
+        .into_iter()
+        .chain((0..2039).map(|i| i as f32 * 0.05 - 51.0))
+        .collect();
     let n = inputs.len() as u64;
-    for (op, exact) in [(UnaryOp::Exp, f64::exp as fn(f64) -> f64), (UnaryOp::Exp2, f64::exp2)] {
+    for (op, exact) in [
+        (UnaryOp::Exp, f64::exp as fn(f64) -> f64),
+        (UnaryOp::Exp2, f64::exp2),
+    ] {
         let mut d = Draft::new("exponential", 64, n.div_ceil(64) as i64);
-        let y = d.tensor("y", Scalar::F32, vec![Expr::Const(n as i64)], Access::ReadWrite);
+        let y = d.tensor(
+            "y",
+            Scalar::F32,
+            vec![Expr::Const(n as i64)],
+            Access::ReadWrite,
+        );
         let i = d.free(Op::Builtin(BuiltinOp::GlobalId, 0), Type::U32);
         let v = d.load(Place::Tensor(y), &[i], Type::F32);
         let e = d.value(Op::Unary(op, v), Type::F32);
         d.store(Place::Tensor(y), &[i], e);
         let tensor = Tensor::from_f32(&device, Scalar::F32, &[n], &inputs).unwrap();
-        launch_kernel(&device, &d.finish(), vec![Argument::Tensor(tensor.tensor_arg())]).unwrap();
+        launch_kernel(
+            &device,
+            &d.finish(),
+            vec![Argument::Tensor(tensor.tensor_arg())],
+        )
+        .unwrap();
         for (x, found) in inputs.iter().zip(tensor.to_f32().unwrap()) {
             let expected = exact(f64::from(*x));
             let rounded = expected as f32;
             if !rounded.is_finite() || rounded == 0.0 {
-                assert!(found == rounded || found.is_nan() && rounded.is_nan(), "{x}: {found}");
+                assert!(
+                    found == rounded || found.is_nan() && rounded.is_nan(),
+                    "{x}: {found}"
+                );
                 continue;
             }
             let unit = f64::from(rounded.abs().next_up()) - f64::from(rounded.abs());
             let error = (f64::from(found) - expected).abs() / unit;
-            assert!(error < 2.0, "{} of {x}: {found}, exactly {expected}: {error} units", op.name());
+            assert!(
+                error < 2.0,
+                "{} of {x}: {found}, exactly {expected}: {error} units",
+                op.name()
+            );
         }
     }
 }
