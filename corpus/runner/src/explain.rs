@@ -131,13 +131,7 @@ pub(crate) fn explain(options: &ExplainOptions) -> Ending {
     if options.json {
         print_json(&explanation);
     } else {
-        let titled = explanation.sections.len() > 1;
-        for section in &explanation.sections {
-            if titled {
-                println!("// {}", section.title);
-            }
-            println!("{}", section.text.trim_end());
-        }
+        print!("{}", readable(&explanation.sections));
     }
     match failed {
         Some(error) => {
@@ -146,6 +140,26 @@ pub(crate) fn explain(options: &ExplainOptions) -> Ending {
         }
         None => Ending::Passed,
     }
+}
+
+/// The sections as one text, each under its title where there are several. What a pass left alone
+/// is said, not printed again.
+fn readable(sections: &[Section]) -> String {
+    let mut text = String::new();
+    let mut before = None;
+    for section in sections {
+        let unchanged = before.replace(&section.text) == Some(&section.text);
+        if unchanged {
+            text += &format!("// {}: unchanged\n", section.title);
+            continue;
+        }
+        if sections.len() > 1 {
+            text += &format!("// {}\n", section.title);
+        }
+        text += section.text.trim_end();
+        text.push('\n');
+    }
+    text
 }
 
 fn find(
@@ -265,4 +279,28 @@ fn code(kernel: &Kernel, profile: Option<&Profile>) -> Result<Vec<Section>, Part
         title: profile.name.to_owned(),
         text,
     }])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pass_that_changes_nothing_takes_one_line() {
+        let section = |title: &str, text: &str| Section {
+            title: title.into(),
+            text: text.into(),
+        };
+        let sections = [
+            section("as built", "a\n"),
+            section("after one", "a\n"),
+            section("after two", "b\n"),
+            section("after three", "a\n"),
+        ];
+        assert_eq!(
+            readable(&sections),
+            "// as built\na\n// after one: unchanged\n// after two\nb\n// after three\na\n"
+        );
+        assert_eq!(readable(&sections[..1]), "a\n");
+    }
 }
