@@ -54,7 +54,7 @@ struct ModelArguments {
     #[arg(long, default_value_t = 256)]
     max_tokens: usize,
     /// 0 always takes the likeliest token; higher values vary more.
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     temperature: f64,
     /// Seed of the choice at a temperature above 0.
     #[arg(long, default_value_t = 0)]
