@@ -19,7 +19,7 @@
 //! `f32` arithmetic rounded once at every operation. Contraction happens only where
 //! [`Op::Fma`] is written or the contract permits it. `min` and `max` return the number where
 //! one side is NaN; `min_nan` and `max_nan` return NaN; all four order `-0 < +0`. NaN results
-//! are quiet; their payload is unspecified.
+//! are quiet; their sign and payload are unspecified.
 //!
 //! **Conversions**: float to integer truncates towards zero and saturates, NaN gives 0; integer
 //! to float and float to narrower float round to nearest even; overflow gives infinity (to

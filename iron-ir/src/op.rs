@@ -32,11 +32,13 @@ macro_rules! operators {
 operators! {
     /// Operators of one operand; the result has the operand's type unless the doc says otherwise.
     UnaryOp {
-        /// Negation. Integers wrap: `-MIN = MIN`. Floats flip the sign bit, of NaN too.
+        /// Negation. Integers wrap: `-MIN = MIN`. Floats flip the sign bit, but a NaN's sign is
+        /// unspecified.
         Neg = "neg",
         /// `bool`: logical not; integers: bitwise complement.
         Not = "not",
-        /// Absolute value. Integers wrap: `abs(MIN) = MIN`. Floats clear the sign bit.
+        /// Absolute value. Integers wrap: `abs(MIN) = MIN`. Floats clear the sign bit, but a
+        /// NaN's sign is unspecified.
         Abs = "abs",
         /// Square root, correctly rounded; NaN below zero; `sqrt(-0) = -0`.
         Sqrt = "sqrt",

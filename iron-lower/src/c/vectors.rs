@@ -224,7 +224,13 @@ impl Ops<'_> {
             let name = self.type_name(ty);
             return Ok(Expr::call(&name, std::slice::from_ref(scalar)));
         }
-        let name = format!("splat{}", ty.lanes);
+        // A narrow integer arrives as the `int` that C promoted it to, which would not choose
+        // between overloads.
+        let name = if ty.scalar.is_int() && ty.scalar.bytes() < 4 {
+            format!("splat{}_{}", ty.lanes, ty.scalar)
+        } else {
+            format!("splat{}", ty.lanes)
+        };
         self.lanewise(
             &name,
             ty,

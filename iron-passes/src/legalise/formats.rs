@@ -200,15 +200,16 @@ pub(super) fn decode_e2m1(b: &mut Builder<'_>, nibble: Value) -> Value {
 /// most 22 bits gives what rounding `value` once would have given.
 pub(super) fn to_f32_odd(b: &mut Builder<'_>, value: Value) -> Value {
     let ty = b.ty(value);
-    let (magnitude, negative) = match ty.scalar {
+    let (magnitude, sign) = match ty.scalar {
         Scalar::F64 => (b.unary(UnaryOp::Abs, value), None),
         scalar if scalar.is_signed() => {
-            let negative = b.compare_int(CompareOp::Lt, value, 0);
+            let unsigned = scalar.unsigned_of_width();
+            let sign = b.bitcast(value, unsigned);
+            let sign = b.with_int(BinaryOp::Shr, sign, i128::from(scalar.bits() - 1));
+            let sign = b.convert(sign, Scalar::U32);
+            let sign = b.with_int(BinaryOp::Shl, sign, 31);
             let magnitude = b.unary(UnaryOp::Abs, value);
-            (
-                b.bitcast(magnitude, scalar.unsigned_of_width()),
-                Some(negative),
-            )
+            (b.bitcast(magnitude, unsigned), Some(sign))
         }
         _ => (value, None),
     };
@@ -226,6 +227,11 @@ pub(super) fn to_f32_odd(b: &mut Builder<'_>, value: Value) -> Value {
     let down = b.select(even, lower_odd, bits);
     let odd = b.select(below, up, bits);
     let odd = b.select(above, down, odd);
+    // The sign goes in as a bit: compilers lose that of the least integer from a comparison.
+    let odd = match sign {
+        Some(sign) => b.or(odd, sign),
+        None => odd,
+    };
     let odd = b.bitcast(odd, Scalar::F32);
     match ty.scalar {
         Scalar::F64 => {
@@ -247,13 +253,7 @@ pub(super) fn to_f32_odd(b: &mut Builder<'_>, value: Value) -> Value {
             let plain_is_right = b.or(same, nan);
             b.select(plain_is_right, plain, signed)
         }
-        _ => match negative {
-            Some(negative) => {
-                let minus = b.unary(UnaryOp::Neg, odd);
-                b.select(negative, minus, odd)
-            }
-            None => odd,
-        },
+        _ => odd,
     }
 }
 
