@@ -526,11 +526,11 @@ fn check_view(
         found,
         align: tensor.align,
     };
-    if view.offset % align != 0 {
+    if !view.offset.is_multiple_of(align) {
         return Err(misaligned("the offset".into(), view.offset));
     }
     for axis in 0..rank.saturating_sub(1) {
-        if view.shape[axis] > 1 && view.strides[axis] % align != 0 {
+        if view.shape[axis] > 1 && !view.strides[axis].is_multiple_of(align) {
             return Err(misaligned(
                 format!("the stride of dimension {axis}"),
                 view.strides[axis],
@@ -647,12 +647,9 @@ fn check_grid(
         axes: axes.clone(),
         limit,
     };
-    for axis in 0..3 {
-        if workgroup[axis] > limits.max_workgroup[axis] {
-            return Err(refuse(
-                u64::from(workgroup[axis]),
-                u64::from(limits.max_workgroup[axis]),
-            ));
+    for (found, limit) in workgroup.into_iter().zip(limits.max_workgroup) {
+        if found > limit {
+            return Err(refuse(u64::from(found), u64::from(limit)));
         }
     }
     let threads: u64 = workgroup.iter().map(|&n| u64::from(n)).product();

@@ -69,7 +69,7 @@ fn helpers<T: Float>(
     for i in 0..cols {
         let (nm, s) = online(m, x[[0, i]], |d| d.exp() + bias);
         m = nm;
-        acc = acc * s;
+        acc *= s;
     }
     y[0] = acc;
     let mut state = Online {

@@ -40,7 +40,7 @@ pub enum Code {
     /// A module.
     SpirV(Vec<u32>),
     /// Functions in this process's memory.
-    Machine(cpu::Compiled),
+    Machine(Box<cpu::Compiled>),
 }
 
 impl Artifact {
@@ -71,7 +71,7 @@ pub fn lower(kernel: &Kernel, profile: &Profile) -> Result<Artifact, LowerError>
         Target::Cuda => Code::Text(cuda::emit(&kernel, profile)?),
         Target::Hip => Code::Text(hip::emit(&kernel, profile)?),
         Target::SpirV => Code::SpirV(spirv::emit(&kernel, profile)?),
-        Target::Cpu => Code::Machine(cpu::compile(&kernel)?),
+        Target::Cpu => Code::Machine(Box::new(cpu::compile(&kernel)?)),
     };
     Ok(Artifact { kernel, code })
 }

@@ -275,5 +275,4 @@ const C_FAMILY: Legal = Legal {
     has_int64: true,
     expand_unrolled_loops: false,
     auto_unroll_statements: 0,
-    ..Legal::PORTABLE
 };

@@ -212,11 +212,12 @@ fn emit(unit: &Unit, function: &ItemFn, closures: &Closures, encoded: &Function)
         let mut outer = sig.clone();
         for (input, argument) in outer.inputs.iter_mut().zip(&arguments) {
             if let FnArg::Typed(parameter) = input {
-                parameter.pat = Box::new(syn::parse_quote!(#argument));
+                *parameter.pat = syn::parse_quote!(#argument);
             }
         }
         let both = quote! {
             #[allow(clippy::too_many_arguments, clippy::type_complexity, reason = "as the author's function")]
+            #[allow(clippy::explicit_counter_loop, clippy::needless_range_loop, reason = "loops of kernels count")]
             fn __both<#(#hidden),*>(
                 __arguments: ::core::option::Option<(#(#named,)*)>,
             ) -> ::core::result::Result<#output, ::iron_ir::build::Unit> #closure_clause {
@@ -251,6 +252,7 @@ fn emit(unit: &Unit, function: &ItemFn, closures: &Closures, encoded: &Function)
         (run, unit_body)
     } else {
         let run = quote! {
+            #[allow(clippy::explicit_counter_loop, clippy::needless_range_loop, reason = "loops of kernels count")]
             #(#attrs)*
             #vis #sig {
                 #(#items)*

@@ -201,10 +201,7 @@ impl Unit {
                 UnOp::Deref(_) => ExprKind::Deref {
                     operand: self.expr(&mut unary.expr),
                 },
-                _ => self.refuse(
-                    &unary.op,
-                    "this operator is not part of the kernel language",
-                ),
+                _ => self.refuse(unary.op, "this operator is not part of the kernel language"),
             },
             Expr::Reference(reference) => ExprKind::Reference {
                 mutable: reference.mutability.is_some(),

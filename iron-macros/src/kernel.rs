@@ -262,6 +262,7 @@ fn emit(
     quote! {
         #module
         const _: () = {
+            #[allow(clippy::explicit_counter_loop, clippy::needless_range_loop, reason = "loops of kernels count")]
             #lints
             fn __kernel #declared (__call: ::iron_ir::build::Call<'_, '_>) #clause {
                 #(#items)*

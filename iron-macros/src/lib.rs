@@ -2,7 +2,7 @@
 //!
 //! Each function is expanded twice. The **typed copy** is the author's body, unchanged but for
 //! type slots around literals that nobody typed: rustc checks it, and it runs as the `host`
-//! execution. The **syntax tree** ([`tree`]) is a byte string that `iron_ir::build` interprets
+//! execution. The **syntax tree** (`tree`) is a byte string that `iron_ir::build` interprets
 //! into IR, with a table of types, callees and constants that the typed copy fills.
 //!
 //! Whatever cannot be translated is a `compile_error!` at its token; the typed copy is emitted

@@ -182,7 +182,7 @@ impl Unit {
         };
         let shape: Vec<Formula> = dims
             .iter()
-            .map(|dim| self.formula(dim, &mut signature.names))
+            .map(|dim| self.formula(dim, &signature.names))
             .collect();
         let strided = holder == "StridedTensor";
         let rank = shape.len();

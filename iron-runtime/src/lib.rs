@@ -2,14 +2,14 @@
 //!
 //! | you want | call |
 //! |---|---|
-//! | a device | [`open`], [`devices`] |
+//! | a device | [`open()`], [`devices`] |
 //! | memory with a shape | [`Tensor`] |
 //! | to run a kernel by its typed launcher | [`launch()`] |
 //! | to run a kernel by name and instance | [`launch_by_name`] |
 //! | to run IR in hand | [`launch_kernel`] |
 //! | a list of launches, checked once and played often | [`record`], [`Device::submit`], [`Device::record`] |
 //! | to know what ran | [`receipt`] |
-//! | every rule checked | [`reference`], with [`reference::ReferenceOptions`] |
+//! | every rule checked | [`mod@reference`], with [`reference::ReferenceOptions`] |
 //!
 //! Contracts are checked when a launch is recorded, never when it is replayed. There is no
 //! fallback from one backend to another.

@@ -4,8 +4,11 @@ use std::sync::Arc;
 
 use crate::device::{Backend, Device, DeviceError};
 
+/// A device, or why it does not open.
+pub type OpenResult = Result<Arc<dyn Device>, DeviceError>;
+
 /// Opens the first device of a backend. Refuses where it is absent: there is no fallback.
-pub fn open(backend: Backend) -> Result<Arc<dyn Device>, DeviceError> {
+pub fn open(backend: Backend) -> OpenResult {
     match backend {
         Backend::Host => Ok(Arc::new(crate::host::HostDevice::new())),
         Backend::Reference => Ok(Arc::new(crate::reference::ReferenceDevice::new())),
@@ -19,7 +22,7 @@ pub fn open(backend: Backend) -> Result<Arc<dyn Device>, DeviceError> {
 }
 
 /// Every device that opens on this machine, with those that do not and why.
-pub fn devices() -> Vec<(Backend, Result<Arc<dyn Device>, DeviceError>)> {
+pub fn devices() -> Vec<(Backend, OpenResult)> {
     Backend::ALL
         .into_iter()
         .map(|backend| (backend, open(backend)))

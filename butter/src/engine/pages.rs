@@ -94,11 +94,6 @@ impl PageTable {
             .get_mut(&id)
             .ok_or(ModelError::UnknownSequence(id))
     }
-
-    /// Blocks that no sequence holds.
-    pub fn free_blocks(&self) -> usize {
-        self.free_blocks.len()
-    }
 }
 
 #[cfg(test)]
@@ -110,11 +105,11 @@ mod tests {
         let mut table = PageTable::new(10, 16, 3, 8);
         let a = table.open(33).unwrap();
         let b = table.open(100).unwrap();
-        assert_eq!(table.free_blocks(), 0);
+        assert_eq!(table.free_blocks.len(), 0);
         assert!(table.open(1).is_err(), "no block is left");
         assert!(table.close(a).is_some());
         assert!(table.close(a).is_none(), "closed already");
-        assert_eq!(table.free_blocks(), 3);
+        assert_eq!(table.free_blocks.len(), 3);
         let c = table.open(48).unwrap();
         assert_ne!(a, c);
         table.close(b);

@@ -100,7 +100,7 @@ impl TensorType {
         self.block_elements > 1
     }
 
-    /// Whether [`dequantise`](super::dequantise) and the kernels decode it.
+    /// Whether [`dequantise`](fn@super::dequantise) and the kernels decode it.
     pub fn is_supported(self) -> bool {
         [
             Self::F32,

@@ -155,8 +155,11 @@ pub(crate) fn panic_text(payload: &(dyn std::any::Any + Send)) -> String {
 struct Runner<'a> {
     device: Arc<dyn Device>,
     options: &'a TestOptions,
-    pipelines: HashMap<(usize, &'static str), Result<Arc<dyn Pipeline>, Refusal>>,
+    pipelines: HashMap<PipelineKey, Result<Arc<dyn Pipeline>, Refusal>>,
 }
+
+/// A kernel's address in the registry, and its instance.
+type PipelineKey = (usize, &'static str);
 
 /// Why a kernel has no pipeline.
 #[derive(Clone)]

@@ -4,7 +4,7 @@
 //! `a + b` appends an addition. Types of operations follow from their operands; what only
 //! rustc's inference knows comes through the unit's tables ([`Unit`]). Control flow is
 //! structured as the IR is; `return` from inlined functions and labelled exits become flags
-//! and single-trip loops ([`control`]).
+//! and single-trip loops (`control`).
 
 mod arithmetic;
 mod binding;

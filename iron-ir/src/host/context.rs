@@ -82,6 +82,9 @@ impl SharedMemory {
 
 type SharedKey = (&'static str, u32, u32, u32);
 
+/// A thread, and the file, line and column that it runs.
+type ThreadPlace = (u32, &'static str, u32, u32);
+
 /// One workgroup in flight.
 pub(crate) struct GroupContext {
     pub grid: [u32; 3],
@@ -100,7 +103,7 @@ pub(crate) struct GroupContext {
     results: RefCell<Vec<u64>>,
     done_generation: Cell<u64>,
     shared: RefCell<HashMap<SharedKey, Rc<SharedMemory>>>,
-    occurrences: RefCell<HashMap<(u32, &'static str, u32, u32), u32>>,
+    occurrences: RefCell<HashMap<ThreadPlace, u32>>,
 }
 
 impl GroupContext {

@@ -18,7 +18,7 @@
 //!
 //! Constants, scalar parameters, dimensions, strides and builtins are written where they are
 //! used; one that has a `Let` is written by name after it. Values without a name are numbered,
-//! and names that occur twice carry a number: `%x.7`. [`canonical`] gives the numbering of the
+//! and names that occur twice carry a number: `%x.7`. [`canonical()`] gives the numbering of the
 //! text, so that `parse(print(k)) == canonical(k)` exactly; [`Options::spans`] adds every span
 //! (`!12:5`, or `!file:line:column`), without which spans are lost.
 

@@ -202,7 +202,9 @@ pub fn compare(
             // An oracle beyond the type's range rounds to infinity, or just below it.
             let rounded = value_of(scalar, expected_bits);
             let limit = bound.tolerance(scalar, expected);
-            !(distance <= limit) && !(rounded.is_infinite() && (value - expected).abs() <= limit)
+            let is_near =
+                distance <= limit || (rounded.is_infinite() && (value - expected).abs() <= limit);
+            !is_near
         };
         if wrong {
             let limit = if bound.exact {

@@ -92,7 +92,7 @@ pub fn uniform(low: f64, high: f64) -> Floats {
 pub fn ints(low: i64, high: i64) -> Ints {
     Ints(Box::new(move |seed, i| {
         let range = u128::from(high.saturating_sub(low).max(0) as u64);
-        low + (u128::from(draw(seed, i as u64)) * range >> 64) as i64
+        low + ((u128::from(draw(seed, i as u64)) * range) >> 64) as i64
     }))
 }
 

@@ -19,7 +19,7 @@ impl Ops<'_> {
             }
             (Class::Float, Class::Bool) => {
                 let zero = Expr::primary("0.0f");
-                let a = self.to_float(from, a);
+                let a = self.as_f32(from, a);
                 Expr::infix("!=", Level::Equality, &a, &zero).plain()
             }
             (_, Class::Bool) => Expr::infix("!=", Level::Equality, a, &Expr::primary("0")).plain(),
@@ -58,7 +58,7 @@ impl Ops<'_> {
             (Class::Float, Class::Signed | Class::Unsigned) => {
                 let (source, a) = match from {
                     Scalar::F64 => (Scalar::F64, a.clone()),
-                    _ => (Scalar::F32, self.to_float(from, a)),
+                    _ => (Scalar::F32, self.as_f32(from, a)),
                 };
                 self.saturate(source, to, &a)
             }
@@ -68,12 +68,12 @@ impl Ops<'_> {
                     self.dialect.float_to_half(self, to, &float)
                 }
                 (_, Scalar::F16 | Scalar::BF16) => {
-                    let float = self.to_float(from, a);
+                    let float = self.as_f32(from, a);
                     self.dialect.float_to_half(self, to, &float)
                 }
-                (Scalar::F16 | Scalar::BF16, Scalar::F32) => self.to_float(from, a),
+                (Scalar::F16 | Scalar::BF16, Scalar::F32) => self.as_f32(from, a),
                 (Scalar::F16 | Scalar::BF16, _) => {
-                    let float = self.to_float(from, a);
+                    let float = self.as_f32(from, a);
                     self.dialect.cast(ty, &float)
                 }
                 _ => self.dialect.cast(ty, a),
@@ -123,7 +123,7 @@ impl Ops<'_> {
     }
 
     /// A float of at most 32 bits as `f32`.
-    fn to_float(&mut self, from: Scalar, a: &Expr) -> Expr {
+    fn as_f32(&mut self, from: Scalar, a: &Expr) -> Expr {
         if is_half(from) {
             self.dialect.half_to_float(self, from, a)
         } else {

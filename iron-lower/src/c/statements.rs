@@ -410,9 +410,8 @@ impl Printer<'_> {
             let expr = self.read(value)?;
             // End and step are read in every turn; the IR reads them once.
             let is_stable = expr.reads == Default::default() && expr.level == Level::Primary;
-            if stem == "start" || is_stable || self.kernel.constant(value).is_some() {
-                bounds.push(expr);
-            } else if expr.reads == Default::default() && expr.text.len() <= 32 {
+            let is_short = expr.reads == Default::default() && expr.text.len() <= 32;
+            if stem == "start" || is_stable || is_short || self.kernel.constant(value).is_some() {
                 bounds.push(expr);
             } else {
                 let name = self.namer.name(stem);

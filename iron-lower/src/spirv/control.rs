@@ -512,13 +512,7 @@ pub(super) fn most_turns(kernel: &Kernel, block: &Block) -> u64 {
                 op: AtomicOp::Add,
                 result,
                 ..
-            } => {
-                if kernel.ty(*result).scalar.is_float() {
-                    1024
-                } else {
-                    0
-                }
-            }
+            } if kernel.ty(*result).scalar.is_float() => 1024,
             _ => 0,
         };
         all.saturating_add(turns)

@@ -389,7 +389,7 @@ impl Emitter<'_> {
     /// Whether the last subgroup of a workgroup may hold fewer threads than lanes.
     pub(super) fn has_partial_subgroup(&self) -> bool {
         let lanes = self.profile.subgroup_size.unwrap_or(MAX_LANES);
-        self.kernel.contract.threads() % lanes.max(1) != 0
+        !self.kernel.contract.threads().is_multiple_of(lanes.max(1))
     }
 
     fn least_lanes(&self) -> u64 {

@@ -174,15 +174,15 @@ impl<'e, 'k> Formula<'e, 'k> {
     }
 
     /// A float that is an integer, as one.
-    pub fn to_int(&mut self, a: Word) -> Word {
+    pub fn int_of(&mut self, a: Word) -> Word {
         self.emitter.b.op(Spv::ConvertFToS, self.word, &[a])
     }
 
-    pub fn from_int(&mut self, a: Word) -> Word {
+    pub fn float_from_int(&mut self, a: Word) -> Word {
         self.emitter.b.op(Spv::ConvertSToF, self.float, &[a])
     }
 
-    pub fn from_long(&mut self, a: Word) -> Word {
+    pub fn float_from_long(&mut self, a: Word) -> Word {
         self.emitter.b.op(Spv::ConvertSToF, self.float, &[a])
     }
 

@@ -188,7 +188,7 @@ impl Formula<'_, '_> {
     /// `2^n · p` for an integer `n` in -250..=250 given as a float, in two steps so that a
     /// subnormal result is rounded once.
     fn scale(&mut self, p: Word, n: Word) -> Word {
-        let n = self.to_int(n);
+        let n = self.int_of(n);
         let one = self.int(1);
         let half = self.i(Spv::ShiftRightArithmetic, n, one);
         let rest = self.i(Spv::ISub, n, half);
@@ -231,7 +231,7 @@ impl Formula<'_, '_> {
                 8.333_452e-3,
                 4.166_579_6e-2,
                 1.666_666_5e-1,
-                5.000_000_1e-1,
+                5e-1,
             ],
         );
         let square = self.mul(r, r);
@@ -284,7 +284,7 @@ impl Formula<'_, '_> {
         let moved = self.i(Spv::IAdd, bits, offset);
         let exponent = self.i(Spv::ShiftRightArithmetic, moved, shift);
         let k = self.i(Spv::ISub, exponent, bias);
-        let k = self.from_int(k);
+        let k = self.float_from_int(k);
         let (shifted, zero) = (self.c(23.0), self.c(0.0));
         let less = self.select(subnormal, shifted, zero);
         let k = self.sub(k, less);
@@ -323,7 +323,7 @@ impl Formula<'_, '_> {
     /// ln x.
     pub(super) fn log(&mut self, x: Word) -> Word {
         let [k, f, half_square, tail] = self.log_parts(x);
-        let (high, low) = (self.c(6.931_381_2e-1), self.c(9.058_000_6e-6));
+        let (high, low) = (self.c(6.931_381e-1), self.c(9.058_001e-6));
         let k_low = self.mul(k, low);
         let sum = self.add(tail, k_low);
         let sum = self.sub(sum, half_square);
@@ -421,7 +421,7 @@ impl Formula<'_, '_> {
         let quadrant = self.l(Spv::ShiftRightLogical, rounded, sixty_two);
         let whole = self.l(Spv::ShiftLeftLogical, quadrant, sixty_two);
         let fraction = self.l(Spv::ISub, product, whole);
-        let fraction = self.from_long(fraction);
+        let fraction = self.float_from_long(fraction);
         let unit = self.c(f32::from_bits(0x20C9_0FDB));
         let r = self.mul(fraction, unit);
         let quadrant = self.narrow(quadrant);
@@ -479,7 +479,7 @@ impl Formula<'_, '_> {
             z,
             &[
                 -5.704_988_7e-3,
-                2.063_908_9e-2,
+                2.063_909e-2,
                 -5.373_971_6e-2,
                 1.333_144_2e-1,
                 -3.333_328e-1,
@@ -526,7 +526,7 @@ impl Formula<'_, '_> {
                 -3.883_964_4e-3,
                 2.425_462_2e-2,
                 -1.067_778_8e-1,
-                -6.348_466_9e-1,
+                -6.348_467e-1,
                 -1.287_175_1e-1,
             ],
         );

@@ -263,19 +263,19 @@ impl Emitter<'_> {
         let mut operands = vec![Operand::IdRef(pointer)];
         operands.extend(self.access(target, None));
         let id = self.b.op_with(Spv::Load, memory, operands);
-        self.from_memory(id, memory, scalar)
+        self.read_as(id, memory, scalar)
     }
 
     fn store_cell(&mut self, target: &Target, pointer: Word, id: Word, scalar: Scalar) {
         let memory = self.memory_type(target.cell, target.class);
-        let id = self.to_memory(id, scalar, memory);
+        let id = self.stored_as(id, scalar, memory);
         let mut operands = vec![Operand::IdRef(pointer), Operand::IdRef(id)];
         operands.extend(self.access(target, None));
         self.b.effect(Spv::Store, operands);
     }
 
     /// A scalar read from a cell of another type of the same size.
-    pub(super) fn from_memory(&mut self, id: Word, memory: Word, scalar: Scalar) -> Word {
+    pub(super) fn read_as(&mut self, id: Word, memory: Word, scalar: Scalar) -> Word {
         let ty = self.scalar_type(scalar);
         if ty == memory {
             return id;
@@ -291,7 +291,7 @@ impl Emitter<'_> {
     }
 
     /// A scalar as a cell of another type of the same size.
-    pub(super) fn to_memory(&mut self, id: Word, scalar: Scalar, memory: Word) -> Word {
+    pub(super) fn stored_as(&mut self, id: Word, scalar: Scalar, memory: Word) -> Word {
         let ty = self.scalar_type(scalar);
         if ty == memory {
             return id;

@@ -22,7 +22,7 @@
 //! once, and an exact expansion is emitted where it is not. Signedness is a matter of
 //! operations: every integer type is declared unsigned.
 //!
-//! Vectors of 8 lanes are two vectors of 4 ([`Parts`]).
+//! Vectors of 8 lanes are two vectors of 4 (`Parts`).
 
 mod control;
 mod exchange;

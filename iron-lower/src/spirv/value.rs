@@ -511,7 +511,7 @@ impl Emitter<'_> {
             let memory = self.scalar_type(from.scalar);
             let cast: Vec<Word> = scalars
                 .iter()
-                .map(|&s| self.from_memory(s, memory, to.scalar))
+                .map(|&s| self.read_as(s, memory, to.scalar))
                 .collect();
             if from.scalar.bytes() != to.scalar.bytes() {
                 return self.not_legalised(format!("a bit cast of {from} to {to}"));

@@ -339,7 +339,7 @@ impl Device for CpuDevice {
         let pipeline = Arc::new(CpuPipeline {
             layout: BlockLayout::of(&lowered.kernel),
             kernel: lowered.kernel,
-            compiled,
+            compiled: *compiled,
             limits: self.limits_of(),
             artifact: artifact.clone(),
         });

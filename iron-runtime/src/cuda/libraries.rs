@@ -51,7 +51,7 @@ fn wheel_folders() -> Vec<PathBuf> {
 }
 
 /// The library that NVRTC opens by its bare name, in NVRTC's folder.
-pub(super) fn builtins_beside(nvrtc: &PathBuf) -> Option<PathBuf> {
+pub(super) fn builtins_beside(nvrtc: &Path) -> Option<PathBuf> {
     let folder = nvrtc.parent().filter(|f| !f.as_os_str().is_empty())?;
     let mut found: Vec<PathBuf> = std::fs::read_dir(folder)
         .ok()?

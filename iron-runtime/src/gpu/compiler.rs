@@ -1,7 +1,7 @@
 //! The vendors' run-time compilers, NVRTC and hipRTC, by both names.
 
 use std::ffi::{CStr, CString, c_char};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use libloading::Library;
 
@@ -39,7 +39,7 @@ impl Compiler {
     pub fn open(
         vendor: Vendor,
         candidates: &[PathBuf],
-        companion: impl Fn(&PathBuf) -> Option<PathBuf>,
+        companion: impl Fn(&Path) -> Option<PathBuf>,
     ) -> Result<Compiler, DeviceError> {
         let missing = |reason: String| DeviceError::Missing {
             backend: vendor.name(),

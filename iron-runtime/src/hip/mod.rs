@@ -6,7 +6,7 @@
 //! | `ROCM_PATH` | where to look for the libraries beside the loader's own path |
 //! | `IRON_CACHE_DIR` | folder of compiled binaries |
 //!
-//! The code is that of CUDA with AMD's names; see [`crate::gpu`] for why no binding crate serves. **Nobody has run
+//! The code is that of CUDA with AMD's names; see `gpu` for why no binding crate serves. **Nobody has run
 //! this backend on an AMD GPU yet**: its texts are compiled by clang for every profile, and the
 //! logic runs on NVIDIA's.
 

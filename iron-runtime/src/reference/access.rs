@@ -262,7 +262,7 @@ impl<'a> Machine<'a> {
         t: usize,
         span: Span,
     ) -> Result<(), Fault> {
-        if index % lanes == 0 {
+        if index.is_multiple_of(lanes) {
             return Ok(());
         }
         let message =

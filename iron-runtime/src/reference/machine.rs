@@ -498,7 +498,8 @@ impl<'a> Machine<'a> {
                 }
             }
             Inst::Return => {
-                if !self.mask.take().is_empty() {
+                let leaving = self.mask.take();
+                if !leaving.is_empty() {
                     self.returned = Some(span);
                 }
             }

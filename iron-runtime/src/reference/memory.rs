@@ -195,10 +195,10 @@ impl Shadow {
             (&self.atomic, "changed atomically"),
         ];
         for (record, earlier) in rivals {
-            let rival = match (kind, earlier) {
-                (AccessKind::Read, "read") | (AccessKind::Atomic, "changed atomically") => false,
-                _ => true,
-            };
+            let rival = !matches!(
+                (kind, earlier),
+                (AccessKind::Read, "read") | (AccessKind::Atomic, "changed atomically")
+            );
             // One thread's own subgroup needs its thread id spread to the subgroup's form.
             let record = &record.widened(me, lanes);
             if rival && record.conflicts(me) {

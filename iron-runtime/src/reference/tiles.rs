@@ -10,6 +10,9 @@ use super::mask::Mask;
 use super::program::Inst;
 use super::scalar;
 
+/// Leading indices (with room for the last two), extents of the last two dimensions, origin.
+type Corner = (Vec<u64>, [u64; 2], [u64; 2]);
+
 impl<'a> Machine<'a> {
     /// Runs a tile operation other than a map.
     pub(super) fn tile(
@@ -230,7 +233,7 @@ impl<'a> Machine<'a> {
         Ok(first)
     }
 
-    /// Leading indices (with room for the last two), extents of the last two dimensions, origin.
+    /// Where in its tensor a tile begins.
     fn corner(
         &self,
         launch: &Launch<'a>,
@@ -238,7 +241,7 @@ impl<'a> Machine<'a> {
         leading: &[Value],
         origin: &[Value; 2],
         span: Span,
-    ) -> Result<(Vec<u64>, [u64; 2], [u64; 2]), Fault> {
+    ) -> Result<Corner, Fault> {
         let mut indices = Vec::with_capacity(leading.len() + 2);
         for &value in leading {
             indices.push(self.uniform(value, span)?);

@@ -179,7 +179,9 @@ impl VulkanPipeline {
         if profile.subgroup_size.is_some() && self.context.info.must_require_subgroup_size {
             stage = stage.push_next(&mut required);
         }
-        if self.context.info.has_full_subgroups && self.kernel.contract.workgroup[0] % size == 0 {
+        if self.context.info.has_full_subgroups
+            && self.kernel.contract.workgroup[0].is_multiple_of(size)
+        {
             stage = stage.flags(vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS);
         }
         let info = vk::ComputePipelineCreateInfo::default()

@@ -558,7 +558,8 @@ fn functions_keep_their_bounds() {
         f32::from_bits(bits ^ (bits >> 13))
     }));
     inputs.extend((-5000..5000).map(|i| i as f32 * 0.0041));
-    let functions: [(UnaryOp, f64, fn(f64) -> f64); 8] = [
+    type Function = (UnaryOp, f64, fn(f64) -> f64);
+    let functions: [Function; 8] = [
         (UnaryOp::Exp, 1.0, f64::exp),
         (UnaryOp::Exp2, 1.5, f64::exp2),
         (UnaryOp::Log, 1.0, f64::ln),

@@ -104,7 +104,7 @@ fn collectives_at_every_width() {
                 let most = workgroup_max(i ^ 5);
                 let from = workgroup_broadcast(i * 100, 3);
                 let lanes = subgroup_sum(1u32);
-                let mask = subgroup_ballot(subgroup_lane() % 2 == 0);
+                let mask = subgroup_ballot(subgroup_lane().is_multiple_of(2));
                 let up = subgroup_shuffle_up(i, 1);
                 let ok = mask.count_ones() == lanes.div_ceil(2)
                     && (up == i && subgroup_lane() == 0 || up + 1 == i)
@@ -173,8 +173,12 @@ fn faults_name_what_and_where() {
     assert!(ended.contains("thread 0 waits at `barrier`"), "{ended}");
     assert!(ended.contains("thread 3 has ended"), "{ended}");
 
+    #[expect(
+        clippy::if_same_then_else,
+        reason = "two barriers at two places are what is tested"
+    )]
     let elsewhere = ONE.fault(|_| {
-        if local_index() % 2 == 0 {
+        if local_index().is_multiple_of(2) {
             barrier();
         } else {
             barrier();
