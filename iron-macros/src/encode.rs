@@ -258,9 +258,9 @@ impl Unit {
                 let name = structure.path.to_token_stream().to_string();
                 let mut fields = Vec::new();
                 for field in &mut structure.fields {
-                    // `S { x }` and `S { x: x }` are one once the value is rewritten.
                     let value = self.expr(&mut field.expr);
-                    if field.colon_token.is_none() {
+                    // A value that was rewritten is no longer the shorthand of `S { x }`.
+                    if field.colon_token.is_none() && !matches!(field.expr, Expr::Path(_)) {
                         field.colon_token = Some(Token![:](field.member.span()));
                     }
                     fields.push(FieldValue {
