@@ -57,7 +57,7 @@ pub fn erf(x: f64) -> f64 {
         }
         sum
     } else {
-        let (steps, end) = (400, 9.0);
+        let (steps, end) = (2000, 9.0);
         let h = (end - a) / f64::from(steps);
         let f = |i: i32| (-(a + h * f64::from(i)).powi(2)).exp();
         let inner: f64 = (1..steps)
