@@ -305,18 +305,12 @@ impl Case {
         for (name, indices) in std::mem::take(&mut expected.untouched) {
             match expected.set.get_mut(&name) {
                 Some(expectation) => expectation.untouched = indices,
-                None => {
-                    expected.problem =
-                        Some(format!("`{name}` has untouched elements but no values"))
-                }
+                None => expected.fail(format!("`{name}` has untouched elements but no values")),
             }
         }
-        if let Some(missing) = expected
-            .outputs
-            .keys()
-            .find(|n| !expected.set.contains_key(*n))
-        {
-            expected.problem = Some(format!("the oracle sets nothing for output `{missing}`"));
+        let unset = |name: &&String| !expected.set.contains_key(*name);
+        if let Some(missing) = expected.outputs.keys().find(unset).cloned() {
+            expected.fail(format!("the oracle sets nothing for output `{missing}`"));
         }
         if let Some(problem) = expected.problem {
             self.fail(problem);
@@ -333,11 +327,16 @@ impl Case {
                 }
                 ParamKind::Scalar(_) => usize::from(self.scalars.contains_key(&*param.name)),
             };
-            if given != 1 {
-                self.fail(format!(
+            match given {
+                0 => self.fail(format!(
+                    "the test gives nothing for parameter `{}`",
+                    param.name
+                )),
+                1 => {}
+                _ => self.fail(format!(
                     "the test gives parameter `{}` {given} times",
                     param.name
-                ));
+                )),
             }
         }
     }
@@ -590,17 +589,18 @@ impl Expected {
         values.iter().map(round).collect()
     }
 
+    /// Keeps the first problem: later ones follow from it.
+    fn fail(&mut self, problem: String) {
+        self.problem.get_or_insert(problem);
+    }
+
     fn put(&mut self, output: &str, expectation: Expectation) {
         match self.outputs.get(output) {
-            None => {
-                self.problem = Some(format!("the oracle sets `{output}`, which is no output"));
-            }
-            Some(&(_, count)) if count != expectation.len() => {
-                self.problem = Some(format!(
-                    "the oracle gives {} elements of `{output}`, which has {count}",
-                    expectation.len()
-                ));
-            }
+            None => self.fail(format!("the oracle sets `{output}`, which is no output")),
+            Some(&(_, count)) if count != expectation.len() => self.fail(format!(
+                "the oracle gives {} elements of `{output}`, which has {count}",
+                expectation.len()
+            )),
             Some(_) => {
                 self.set.insert(output.to_owned(), expectation);
             }
@@ -717,5 +717,26 @@ impl Bench<'_> {
     pub fn flops(self, flops: u64) -> Self {
         self.cost.1 = flops;
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_problem_of_an_oracle_is_the_one_told() {
+        let mut expected = Expected {
+            outputs: BTreeMap::from([("y".to_owned(), (Scalar::F32, 3))]),
+            set: BTreeMap::new(),
+            untouched: Vec::new(),
+            problem: None,
+        };
+        expected.set("y", vec![1.0]);
+        expected.set("z", vec![1.0]);
+        assert_eq!(
+            expected.problem.as_deref(),
+            Some("the oracle gives 1 elements of `y`, which has 3")
+        );
     }
 }
