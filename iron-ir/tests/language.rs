@@ -216,6 +216,7 @@ fn vectors<T: Float>(
     for i in strided(cols / 4) {
         let v: F32x4 = row.load4(i).to();
         let mut w = v * 2.0 + splat4(v[0]);
+        w += v;
         w[1] = v.sum();
         w[3] = w[1].max(v.max_lane());
         let r = w.map(|e| e.sqrt().min(3.0));
