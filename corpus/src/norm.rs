@@ -1,7 +1,7 @@
 //! Normalisations of rows, with f32 sums.
 
 use iron_ir::prelude::*;
-use iron_ir::testing::{Bound, Cases, normal, uniform, values};
+use iron_ir::testing::{Benches, Bound, Cases, normal, uniform, values};
 
 /// Root-mean-square norm of each row:
 /// `y[r, :] = x[r, :] * w / sqrt(mean(x[r, :]^2) + eps)`.
@@ -179,5 +179,18 @@ fn layer_norm_matches_f64(t: &mut Cases) {
                     inputs["x"].chunks(cols as usize).flat_map(norm).collect(),
                 );
             });
+    }
+}
+
+#[bench_kernel(rms_norm)]
+fn rms_norm_rows(b: &mut Benches) {
+    let bytes = u64::from(b.scalar("T").bytes());
+    for (rows, cols) in [(1, 576), (4096, 4096)] {
+        b.bench(format!("{rows}x{cols}"))
+            .input("x", [rows, cols], normal(0.0, 1.0))
+            .input("w", [cols], uniform(0.5, 1.5))
+            .output("y", [rows, cols])
+            .scalar("eps", 1e-5f32)
+            .bytes((2 * rows + 1) * cols * bytes);
     }
 }

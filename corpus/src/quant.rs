@@ -19,7 +19,7 @@
 //! `8b + 4 + l` weight `32b + 16 + 4s + l` (`Q8_0`).
 
 use iron_ir::prelude::*;
-use iron_ir::testing::{Bound, Cases, ints, normal, uniform};
+use iron_ir::testing::{Benches, Bound, Cases, ints, normal, uniform};
 
 /// The f16 in the low or high half of a word.
 #[device_fn]
@@ -29,13 +29,23 @@ fn half_of(word: u32, shift: u32) -> f32 {
         .to_f32()
 }
 
-/// The four f16 in the low or high halves of four words.
+/// The four f16 in the low or high halves of four words, widened by their bits: 32-bit lanes
+/// stay side by side where 16-bit ones would not.
 #[device_fn]
 fn halves_of(words: U32x4, shift: u32) -> F32x4 {
-    ((words >> splat4(shift)) & splat4(0xffff))
-        .to::<u16>()
-        .bitcast::<F16x4>()
-        .to_f32()
+    let bits = words >> splat4(shift);
+    let magnitude = bits & splat4(0x7fff);
+    let normal = (magnitude << splat4(13)) + splat4(112 << 23);
+    // A subnormal half counts 2^-24, which f32 holds as a normal number.
+    let count = magnitude.bitcast::<I32x4>();
+    let small = count.to::<f32>() * f32::from_bits((127 - 24) << 23);
+    let is_small = ((count - splat4(0x0400)) >> splat4(31)).bitcast::<U32x4>();
+    let finite = (small.bitcast::<U32x4>() & is_small) | (normal & (is_small ^ splat4(u32::MAX)));
+    // From 0x7c00 on the half is infinite or NaN, and all exponent bits are set.
+    let top = (magnitude + splat4(0x0400)) & splat4(0x8000);
+    let infinite = (top << splat4(16)) - (top << splat4(8));
+    let sign = (bits & splat4(0x8000)) << splat4(16);
+    (finite | infinite | sign).bitcast::<F32x4>()
 }
 
 /// Four consecutive 4-bit weights of a block, as the planes hold them: `shift` is four times the
@@ -45,6 +55,21 @@ fn nibbles(words: U32x4, shift: u32) -> F32x4 {
     ((words >> splat4(shift)) & splat4(15))
         .bitcast::<I32x4>()
         .to::<f32>()
+}
+
+/// As [`nibbles`], left where the word holds them: `16^s` times the weights. The inputs take the
+/// power instead, once for all outputs, and every product is the same to the bit.
+#[device_fn]
+fn field(words: U32x4, s: u32) -> F32x4 {
+    (words & splat4(15 << (4 * s)))
+        .bitcast::<I32x4>()
+        .to::<f32>()
+}
+
+/// `16^-s`.
+#[device_fn]
+fn power_of_16(s: u32) -> f32 {
+    f32::from_bits((127 - 4 * s) << 23)
 }
 
 /// Four consecutive signed 8-bit weights of half a block: `shift` is 24 less eight times their
@@ -253,14 +278,22 @@ pub fn matvec_q4_0<T: Float, const LANES: u32>(
             let mut p2 = splat4(0.0f32);
             let mut p3 = splat4(0.0f32);
             let mut inputs = splat4(0.0f32);
-            for s in unroll(0..8) {
+            for s in unroll(0..7) {
                 let values = x.load4([row, block * 8 + s]).to_f32();
                 inputs = inputs + values;
-                p0 = nibbles(q0, 4 * s).mul_add(values, p0);
-                p1 = nibbles(q1, 4 * s).mul_add(values, p1);
-                p2 = nibbles(q2, 4 * s).mul_add(values, p2);
-                p3 = nibbles(q3, 4 * s).mul_add(values, p3);
+                let values = values * power_of_16(s);
+                p0 = field(q0, s).mul_add(values, p0);
+                p1 = field(q1, s).mul_add(values, p1);
+                p2 = field(q2, s).mul_add(values, p2);
+                p3 = field(q3, s).mul_add(values, p3);
             }
+            // The last field reaches the sign bit.
+            let values = x.load4([row, block * 8 + 7]).to_f32();
+            inputs = inputs + values;
+            p0 = nibbles(q0, 28).mul_add(values, p0);
+            p1 = nibbles(q1, 28).mul_add(values, p1);
+            p2 = nibbles(q2, 28).mul_add(values, p2);
+            p3 = nibbles(q3, 28).mul_add(values, p3);
             let d = vec4(
                 scales[[c0, block]],
                 scales[[c1, block]],
@@ -339,14 +372,22 @@ pub fn matvec_q4_1<T: Float, const LANES: u32>(
             let mut p2 = splat4(0.0f32);
             let mut p3 = splat4(0.0f32);
             let mut inputs = splat4(0.0f32);
-            for s in unroll(0..8) {
+            for s in unroll(0..7) {
                 let values = x.load4([row, block * 8 + s]).to_f32();
                 inputs = inputs + values;
-                p0 = nibbles(q0, 4 * s).mul_add(values, p0);
-                p1 = nibbles(q1, 4 * s).mul_add(values, p1);
-                p2 = nibbles(q2, 4 * s).mul_add(values, p2);
-                p3 = nibbles(q3, 4 * s).mul_add(values, p3);
+                let values = values * power_of_16(s);
+                p0 = field(q0, s).mul_add(values, p0);
+                p1 = field(q1, s).mul_add(values, p1);
+                p2 = field(q2, s).mul_add(values, p2);
+                p3 = field(q3, s).mul_add(values, p3);
             }
+            // The last field reaches the sign bit.
+            let values = x.load4([row, block * 8 + 7]).to_f32();
+            inputs = inputs + values;
+            p0 = nibbles(q0, 28).mul_add(values, p0);
+            p1 = nibbles(q1, 28).mul_add(values, p1);
+            p2 = nibbles(q2, 28).mul_add(values, p2);
+            p3 = nibbles(q3, 28).mul_add(values, p3);
             let words = vec4(
                 scales[[c0, block]],
                 scales[[c1, block]],
@@ -750,5 +791,34 @@ fn gather_rows_q4_1_matches_definition(t: &mut Cases) {
                 };
                 out.set("y", inputs.ints("ids").iter().flat_map(row).collect());
             });
+    }
+}
+
+/// Outputs and inputs of SmolLM2-135M's feed-forward and of its vocabulary projection.
+const BENCHED: [(u64, u64); 2] = [(1536, 576), (49_152, 576)];
+
+#[bench_kernel(matvec_q8_0)]
+fn matvec_q8_0_of_smollm2(b: &mut Benches) {
+    for (cols, inner) in BENCHED {
+        b.bench(format!("1x{cols}x{inner}"))
+            .input("x", [1, inner], normal(0.0, 1.0))
+            .input("scales", [cols, inner / 32], uniform(0.001, 0.01))
+            .input("quants", [cols, inner / 4], ints(0, 1 << 32))
+            .output("y", [1, cols])
+            .bytes(cols * inner / 32 * 34)
+            .flops(2 * cols * inner);
+    }
+}
+
+#[bench_kernel(matvec_q4_1)]
+fn matvec_q4_1_of_smollm2(b: &mut Benches) {
+    for (cols, inner) in BENCHED {
+        b.bench(format!("1x{cols}x{inner}"))
+            .input("x", [1, inner], normal(0.0, 1.0))
+            .input("scales", [cols, inner / 32], ints(0x2000_2000, 0x2000_2001))
+            .input("quants", [cols, inner / 8], ints(0, 1 << 32))
+            .output("y", [1, cols])
+            .bytes(cols * inner / 32 * 20)
+            .flops(2 * cols * inner);
     }
 }
