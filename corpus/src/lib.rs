@@ -9,6 +9,7 @@ pub mod layout;
 pub mod matmul;
 pub mod norm;
 pub mod quant;
+pub mod quant_product;
 pub mod reduce;
 pub mod rope;
 

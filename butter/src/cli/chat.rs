@@ -50,6 +50,9 @@ pub(super) fn run(arguments: &ChatArguments) -> Result<(), CommandError> {
             out.flush()?;
         }
         let Some(line) = lines.next() else {
+            if interactive {
+                writeln!(out)?; // the shell's prompt begins a line of its own
+            }
             return Ok(());
         };
         let line = line.map_err(|error| CommandError::Option {

@@ -118,6 +118,8 @@ pub enum Family {
     Norm,
     /// `quant`.
     Quant,
+    /// `quant_product`.
+    QuantProduct,
     /// `reduce`.
     Reduce,
     /// `rope`.
@@ -133,6 +135,7 @@ impl Family {
             Family::Matmul => "iron_corpus::matmul",
             Family::Norm => "iron_corpus::norm",
             Family::Quant => "iron_corpus::quant",
+            Family::QuantProduct => "iron_corpus::quant_product",
             Family::Reduce => "iron_corpus::reduce",
             Family::Rope => "iron_corpus::rope",
         }
@@ -200,7 +203,7 @@ impl<'d> Recorder<'d> {
             } => {
                 let kernel = format!("matvec_{}", format.kernel_suffix());
                 let arguments = vec![arg(x), arg(scales), arg(quants), arg(y)];
-                self.launch(Family::Quant, &kernel, &lanes, arguments)
+                self.launch(Family::QuantProduct, &kernel, &lanes, arguments)
             }
         }
     }
