@@ -176,7 +176,7 @@ pub fn matvec_q4_0<T: Float, const LANES: u32>(
             let mut inputs = splat4(0.0f32);
             for s in unroll(0..7) {
                 let values = x.load4([row, block * 8 + s]).to_f32();
-                inputs = inputs + values;
+                inputs += values;
                 let values = values * power_of_16(s);
                 p0 = field(q0, s).mul_add(values, p0);
                 p1 = field(q1, s).mul_add(values, p1);
@@ -185,7 +185,7 @@ pub fn matvec_q4_0<T: Float, const LANES: u32>(
             }
             // The last field reaches the sign bit.
             let values = x.load4([row, block * 8 + 7]).to_f32();
-            inputs = inputs + values;
+            inputs += values;
             p0 = nibbles(q0, 28).mul_add(values, p0);
             p1 = nibbles(q1, 28).mul_add(values, p1);
             p2 = nibbles(q2, 28).mul_add(values, p2);
@@ -219,7 +219,7 @@ pub fn matvec_q4_0<T: Float, const LANES: u32>(
             let mut inputs = splat4(0.0f32);
             for s in unroll(0..8) {
                 let values = x.load4([row, block * 8 + s]).to_f32();
-                inputs = inputs + values;
+                inputs += values;
                 p0 = nibbles(q0, 4 * s).mul_add(values, p0);
             }
             let d = scales[[c0, block]].to_f32();
@@ -270,7 +270,7 @@ pub fn matvec_q4_1<T: Float, const LANES: u32>(
             let mut inputs = splat4(0.0f32);
             for s in unroll(0..7) {
                 let values = x.load4([row, block * 8 + s]).to_f32();
-                inputs = inputs + values;
+                inputs += values;
                 let values = values * power_of_16(s);
                 p0 = field(q0, s).mul_add(values, p0);
                 p1 = field(q1, s).mul_add(values, p1);
@@ -279,7 +279,7 @@ pub fn matvec_q4_1<T: Float, const LANES: u32>(
             }
             // The last field reaches the sign bit.
             let values = x.load4([row, block * 8 + 7]).to_f32();
-            inputs = inputs + values;
+            inputs += values;
             p0 = nibbles(q0, 28).mul_add(values, p0);
             p1 = nibbles(q1, 28).mul_add(values, p1);
             p2 = nibbles(q2, 28).mul_add(values, p2);
@@ -313,7 +313,7 @@ pub fn matvec_q4_1<T: Float, const LANES: u32>(
             let mut inputs = splat4(0.0f32);
             for s in unroll(0..8) {
                 let values = x.load4([row, block * 8 + s]).to_f32();
-                inputs = inputs + values;
+                inputs += values;
                 p0 = nibbles(q0, 4 * s).mul_add(values, p0);
             }
             let scale = scales[[c0, block]];
