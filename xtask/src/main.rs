@@ -1,5 +1,8 @@
 //! Project tasks: `cargo xtask --help`.
 
+#[macro_use]
+mod print;
+
 mod build;
 mod compilers;
 mod exit;
