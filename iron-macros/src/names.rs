@@ -1,7 +1,7 @@
 //! The names of the kernel language: free functions, methods and functions of types.
 //!
-//! The lists decide what the macro accepts; `iron-ir` gives each name its meaning, and a test
-//! there checks that it knows every one.
+//! The lists decide what the macro accepts; `iron-ir::build` gives each name its meaning, and a
+//! name that it does not know is an error when the kernel is built.
 
 /// A name and how the untyped literals among its arguments get their types.
 pub struct Entry {
