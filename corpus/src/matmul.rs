@@ -39,6 +39,10 @@ impl<const TILE: u32> Sizes<TILE> {
     const ROWS: u32 = if TILE < 128 { TILE } else { 128 };
     /// Steps of a product of tiles.
     const DEPTH: u32 = if TILE < 128 { 16 } else { 64 };
+    /// Most workgroups, which then take one tile after the other: as many as an H200 has
+    /// multiprocessors where a tile needs a whole one, so that the next tile's loads run beside
+    /// the stores of the last.
+    const GROUPS: u32 = if TILE < 128 { 32_768 } else { 132 };
 }
 
 /// Tiles of the output that share columns and are computed one after the other, so that the
@@ -47,7 +51,10 @@ const GROUP: u32 = 8;
 
 /// Product for many rows by tiles: `y[r, n] = sum_k x[r, k] * w[n, k]`.
 #[kernel(
-    grid = [ceil_div(cols, TILE), ceil_div(rows, Sizes::<TILE>::ROWS)],
+    grid = [min(
+        ceil_div(cols, TILE) * ceil_div(rows, Sizes::<TILE>::ROWS),
+        Sizes::<TILE>::GROUPS
+    )],
     workgroup = 256,
     instances(T = [f32, f16, bf16], TILE = [64]),
     instances(T = [f16, bf16], TILE = [128, 256])
@@ -57,23 +64,25 @@ pub fn linear<T: Float, const TILE: u32>(
     w: &Tensor<T, (cols, inner)>,
     y: &mut Tensor<T, (rows, cols)>,
 ) {
-    let (across, down) = (group_count(0), group_count(1));
-    let index = group_id(1) * across + group_id(0);
-    let first = index / (GROUP * across) * GROUP;
-    let height = (down - first).min(GROUP);
-    let within = index % (GROUP * across);
-    let first_row = (first + within % height) * Sizes::<TILE>::ROWS;
-    let first_column = within / height * TILE;
-
+    let across = cols.div_ceil(TILE);
+    let down = rows.div_ceil(Sizes::<TILE>::ROWS);
     let mut x_tile = shared_tile::<T>(Sizes::<TILE>::ROWS, Sizes::<TILE>::DEPTH);
     let mut w_tile = shared_tile::<T>(TILE, Sizes::<TILE>::DEPTH);
     let mut sum = reg_tile::<f32>(Sizes::<TILE>::ROWS, TILE, 0.0);
-    for k in (0..inner).step_by(Sizes::<TILE>::DEPTH as usize) {
-        x_tile.load(x, [first_row, k]);
-        w_tile.load(w, [first_column, k]);
-        matmul_nt(&mut sum, &x_tile, &w_tile);
+    for tile in (group_id(0)..across * down).step_by(group_count(0) as usize) {
+        let first = tile / (GROUP * across) * GROUP;
+        let height = (down - first).min(GROUP);
+        let within = tile % (GROUP * across);
+        let first_row = (first + within % height) * Sizes::<TILE>::ROWS;
+        let first_column = within / height * TILE;
+        sum.fill(0.0);
+        for k in (0..inner).step_by(Sizes::<TILE>::DEPTH as usize) {
+            x_tile.load(x, [first_row, k]);
+            w_tile.load(w, [first_column, k]);
+            matmul_nt(&mut sum, &x_tile, &w_tile);
+        }
+        sum.store(y, [first_row, first_column]);
     }
-    sum.store(y, [first_row, first_column]);
 }
 
 /// Product of two row-major matrices by tiles: `y[r, n] = sum_k a[r, k] * b[k, n]`.

@@ -52,6 +52,12 @@ crate::op::operators! {
         /// `k`-major (1) or row-major (0: `k` runs along rows of memory), the same of b,
         /// elements between panels of b.
         Product = "product",
+        /// As [`Product`](MachineOp::Product), a held in registers in the accumulators' layout.
+        /// Arrays: accumulator, a (private), b. Operands: element offset of b's first row and
+        /// step. Numbers: first element of the accumulator, columns, first element of a for
+        /// this step, elements of a from a thread's row to its next, b is stored `k`-major (1)
+        /// or row-major (0), elements between panels of b.
+        ProductHeld = "product_held",
         /// Ends the run and waits for its products.
         ProductEnd = "product_end",
         /// Raises (second number 1) or lowers (0) the registers of this warpgroup's threads.
@@ -84,6 +90,7 @@ impl MachineOp {
             MachineOp::SignalExpect => (1, 1, 1),
             MachineOp::CopyPanel => (2, 2, 1),
             MachineOp::Product => (3, 2, 5),
+            MachineOp::ProductHeld => (3, 1, 6),
             MachineOp::Registers => (0, 0, 2),
             MachineOp::SignalFence
             | MachineOp::IsAligned
@@ -188,6 +195,12 @@ pub(crate) fn fault(kernel: &Kernel, stmt: &MachineStmt) -> Option<String> {
         }
         MachineOp::Product => {
             spaces.next() == Some(Some((Space::Private, Scalar::F32))) && spaces.all(is_half)
+        }
+        MachineOp::ProductHeld => {
+            let [sum, a, b] = [spaces.next(), spaces.next(), spaces.next()].map(Option::flatten);
+            sum == Some((Space::Private, Scalar::F32))
+                && matches!(a, Some((Space::Private, Scalar::F16 | Scalar::BF16)))
+                && is_half(b)
         }
         MachineOp::SignalFence
         | MachineOp::IsAligned

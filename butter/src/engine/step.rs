@@ -244,7 +244,7 @@ impl Graph<'_> {
                     recorder.launch(
                         Family::Attention,
                         "attention_prefill",
-                        &head_suffix,
+                        &format!("{head_suffix}-ROWS=16"),
                         arguments,
                     )?;
                 }

@@ -229,7 +229,7 @@ impl<'k> Analysis<'k> {
                     self.mark(result, false);
                 }
                 // Products are the whole warpgroup's, the others one thread's or each thread's.
-                if machine.op == MachineOp::Product {
+                if matches!(machine.op, MachineOp::Product | MachineOp::ProductHeld) {
                     self.collective(span, || "this product".to_string());
                 }
             }

@@ -153,23 +153,39 @@ pub(super) fn statement(
             helpers.require("matrix_descriptor", || MATRIX_DESCRIPTOR.into());
             let product = Product {
                 columns: number(1)?,
-                by_k: (number(2)? == 1, number(3)? == 1),
+                left: Left::Shared {
+                    by_k: number(2)? == 1,
+                },
+                by_k: number(3)? == 1,
                 scalar: names.scalar,
             };
             let name = product.name();
             helpers.require(&name, || product.helper(&name));
-            let panel = match product.by_k.1 {
-                true => 16,
-                false => number(4)? * names.scalar.bytes(),
-            };
             format!(
-                "{name}({}, matrix_descriptor({}, 16u), matrix_descriptor({}, {panel}u));",
-                match number(0)? {
-                    0 => array(0)?.to_owned(),
-                    first => format!("{} + {first}", array(0)?),
-                },
+                "{name}({}, matrix_descriptor({}, 16u), matrix_descriptor({}, {}u));",
+                from(array(0)?, number(0)?),
                 cell(1, 0)?,
                 cell(2, 1)?,
+                product.panel_bytes(number(4)?),
+            )
+        }
+        MachineOp::ProductHeld => {
+            helpers.require("matrix_descriptor", || MATRIX_DESCRIPTOR.into());
+            let product = Product {
+                columns: number(1)?,
+                left: Left::Held,
+                by_k: number(4)? == 1,
+                scalar: names.scalar,
+            };
+            let name = product.name();
+            helpers.require(&name, || product.helper(&name));
+            format!(
+                "{name}({}, {}, {}u, matrix_descriptor({}, {}u));",
+                from(array(0)?, number(0)?),
+                from(array(1)?, number(2)?),
+                number(3)?,
+                cell(2, 0)?,
+                product.panel_bytes(number(5)?),
             )
         }
         MachineOp::ProductEnd => {
@@ -210,24 +226,53 @@ fn copy_panel(rank: usize) -> String {
     )
 }
 
+/// An array from an element on.
+fn from(array: &str, first: u32) -> String {
+    match first {
+        0 => array.to_owned(),
+        first => format!("{array} + {first}"),
+    }
+}
+
+/// Where the left side of a product is.
+#[derive(Clone, Copy)]
+enum Left {
+    /// In shared memory, stored `k`-major or not.
+    Shared { by_k: bool },
+    /// In registers.
+    Held,
+}
+
 /// One warpgroup product of 64 rows and 16 steps.
 struct Product {
     columns: u32,
-    /// a and b are stored `k`-major.
-    by_k: (bool, bool),
+    left: Left,
+    /// b is stored `k`-major.
+    by_k: bool,
     scalar: Scalar,
 }
 
 impl Product {
     fn name(&self) -> String {
         let side = |by_k| if by_k { "k" } else { "mn" };
+        let left = match self.left {
+            Left::Shared { by_k } => side(by_k),
+            Left::Held => "held",
+        };
         format!(
-            "product_m64n{}k16_{}_{}_{}",
+            "product_m64n{}k16_{}_{left}_{}",
             self.columns,
             self.scalar,
-            side(self.by_k.0),
-            side(self.by_k.1)
+            side(self.by_k)
         )
+    }
+
+    /// Bytes between panels of b, where they matter.
+    fn panel_bytes(&self, elements: u32) -> u32 {
+        match self.by_k {
+            true => 16,
+            false => elements * self.scalar.bytes(),
+        }
     }
 
     /// The function. A thread's accumulators are two rows of `columns / 4`; the instruction
@@ -244,23 +289,54 @@ impl Product {
             format!("\"+f\"(d[{}])", row * self.columns / 4 + block * 2 + column)
         })
         .join(",\n        ");
-        let ty = match self.scalar {
-            Scalar::F16 => "f16",
-            _ => "bf16",
+        let (ty, element) = match self.scalar {
+            Scalar::F16 => ("f16", "half"),
+            _ => ("bf16", "bfloat"),
         };
         let transposed = |by_k: bool| u32::from(!by_k);
+        let columns = self.columns;
+        let by_b = transposed(self.by_k);
+        // Operands behind the accumulators, and the instruction's flags.
+        let (parameters, operands, inputs) = match self.left {
+            Left::Shared { by_k } => (
+                "float* d, unsigned long long a, unsigned long long b".to_owned(),
+                format!(
+                    "%{count}, %{}, 1, 1, 1, {}, {by_b}",
+                    count + 1,
+                    transposed(by_k)
+                ),
+                "\"l\"(a), \"l\"(b)".to_owned(),
+            ),
+            Left::Held => {
+                let word = |n: u32| {
+                    let (row, at) = (n % 2, n / 2 * 2);
+                    let row = if row == 1 { "row + " } else { "" };
+                    format!(
+                        "\"r\"((unsigned int)a[{row}{at}].bits | (unsigned int)a[{row}{}].bits << 16)",
+                        at + 1
+                    )
+                };
+                let words: Vec<String> = (0..4).map(word).collect();
+                (
+                    format!("float* d, const {element}* a, unsigned int row, unsigned long long b"),
+                    format!(
+                        "{{%{count}, %{}, %{}, %{}}}, %{}, 1, 1, 1, {by_b}",
+                        count + 1,
+                        count + 2,
+                        count + 3,
+                        count + 4
+                    ),
+                    format!("{},\n        \"l\"(b)", words.join(",\n        ")),
+                )
+            }
+        };
         format!(
             "// d += a * b for 64 rows, {columns} columns and 16 steps, d over 128 threads.\n\
-             __device__ inline void {name}(\n    \
-             float* d, unsigned long long a, unsigned long long b\n) {{\n    \
+             __device__ inline void {name}(\n    {parameters}\n) {{\n    \
              asm volatile(\n        \
-             \"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{ty}.{ty} {{\"\n\
+             \"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{ty}.{ty} {{\"\n        \
              \"{registers}\"\n        \
-             \"}}, %{count}, %{}, 1, 1, 1, {}, {};\"\n        : {sums}\n        : \"l\"(a), \"l\"(b));\n}}",
-            count + 1,
-            transposed(self.by_k.0),
-            transposed(self.by_k.1),
-            columns = self.columns,
+             \"}}, {operands};\"\n        : {sums}\n        : {inputs});\n}}"
         )
     }
 }

@@ -176,7 +176,7 @@ impl<'l> Tiles<'l> {
         let row = fragment::first_row(b, index);
         let row = b.named(row, "thread_row");
         let column = b.with_int(BinaryOp::And, index, 3);
-        let column = b.named(column, "quad_lane");
+        let column = b.named(column, "fragment_lane");
         let mut tiles = Tiles {
             legal,
             groups: Some(plan.groups),

@@ -25,6 +25,8 @@ mod moves;
 mod plan;
 mod quads;
 mod reduce;
+#[cfg(test)]
+mod tests;
 mod warpgroup;
 
 use iron_ir::entity::Tile;
@@ -43,9 +45,12 @@ pub fn lower_tiles(kernel: &mut Kernel, legal: &Legal) -> Result<(), PassError> 
     if kernel.tiles.is_empty() {
         return Ok(());
     }
+    let plan = Plan::of(kernel, legal);
+    for tile in plan.iter().flat_map(|p| &p.held) {
+        kernel.tiles[*tile].space = TileSpace::Register;
+    }
     let body = std::mem::take(&mut kernel.body);
     let mut b = Builder::new(kernel);
-    let plan = Plan::of(b.kernel, legal);
     let mut tiles = Tiles::new(&mut b, legal, plan.as_ref());
     match &plan {
         None => {

@@ -44,6 +44,11 @@ pub(super) struct Plan {
     pub stages: BTreeMap<Tile, u32>,
     /// Shared tiles that threads read or write by ordinary accesses.
     pub ordinary: BTreeSet<Tile>,
+    /// Shared tiles that stay in registers: nothing but the rounded copy of a register tile on
+    /// the left of products, whose fragments are laid out alike.
+    pub held: BTreeSet<Tile>,
+    /// Tensors that tiles are loaded from.
+    pub sources: BTreeSet<Param>,
     /// Tensors that tiles are loaded from or stored to.
     pub tensors: BTreeSet<Param>,
 }
@@ -81,6 +86,8 @@ impl Plan {
             registers: registers(groups),
             stages: BTreeMap::new(),
             ordinary: BTreeSet::new(),
+            held: held(kernel),
+            sources: BTreeSet::new(),
             tensors: BTreeSet::new(),
         };
         let mut products = 0;
@@ -122,6 +129,7 @@ impl Plan {
                         }
                         self.stages.insert(*tile, 1);
                         self.tensors.insert(*source);
+                        self.sources.insert(*source);
                         if in_loop {
                             looped.insert(*tile);
                         }
@@ -168,7 +176,8 @@ impl Plan {
                 Stmt::Let(_) | Stmt::Set(..) | Stmt::CheckIndex { .. } => {}
                 Stmt::Break | Stmt::Continue => {}
                 Stmt::If { .. } | Stmt::For { .. } | Stmt::Loop { .. } => {
-                    let in_loop = in_loop || !matches!(stmt, Stmt::If { .. });
+                    // What is loaded now and then need not be loaded ahead.
+                    let in_loop = !matches!(stmt, Stmt::If { .. });
                     for nested in stmt.blocks() {
                         self.visit(kernel, nested, in_loop, products, looped)?;
                     }
@@ -188,7 +197,11 @@ impl Plan {
 
     fn fits(&self, kernel: &Kernel, tile: Tile) -> bool {
         let data = &kernel.tiles[tile];
-        match data.space {
+        let space = match self.held.contains(&tile) {
+            true => TileSpace::Register,
+            false => data.space,
+        };
+        match space {
             TileSpace::Shared => {
                 matches!(data.scalar, Scalar::F16 | Scalar::BF16)
                     && data.columns.is_multiple_of(PANEL)
@@ -217,7 +230,7 @@ impl Plan {
         let shared = kernel
             .tiles
             .handles()
-            .filter(|t| kernel.tiles[*t].space == TileSpace::Shared);
+            .filter(|t| kernel.tiles[*t].space == TileSpace::Shared && !self.held.contains(t));
         let once: u64 = shared.filter(|t| !looped.contains(t)).map(bytes).sum();
         let stage: u64 = looped.iter().copied().map(bytes).sum();
         let left = legal
@@ -237,3 +250,53 @@ impl Plan {
     }
 }
 
+/// The shared tiles that can stay in registers.
+fn held(kernel: &Kernel) -> BTreeSet<Tile> {
+    let mut held: BTreeSet<Tile> = kernel
+        .tiles
+        .iter()
+        .filter(|(_, data)| {
+            data.space == TileSpace::Shared && matches!(data.scalar, Scalar::F16 | Scalar::BF16)
+        })
+        .map(|(tile, _)| tile)
+        .collect();
+    let mut written = BTreeSet::new();
+    kernel.body.walk(&mut |stmt, _| {
+        let Stmt::Tile(stmt) = stmt else {
+            return;
+        };
+        match stmt {
+            TileStmt::Copy { to, from } => {
+                held.remove(from);
+                if kernel.tiles[*from].space == TileSpace::Register {
+                    written.insert(*to);
+                } else {
+                    held.remove(to);
+                }
+            }
+            TileStmt::Matmul {
+                a, b, transpose_a, ..
+            } => {
+                held.remove(b);
+                if *transpose_a {
+                    held.remove(a);
+                }
+            }
+            TileStmt::Fill { tile, .. }
+            | TileStmt::Load { tile, .. }
+            | TileStmt::Store { tile, .. } => {
+                held.remove(tile);
+            }
+            TileStmt::Map { to, from, .. } => {
+                for tile in from.iter().chain([to]) {
+                    held.remove(tile);
+                }
+            }
+            TileStmt::ReduceRows { to, from, .. } | TileStmt::ReduceColumns { to, from, .. } => {
+                held.remove(to);
+                held.remove(from);
+            }
+        }
+    });
+    held.intersection(&written).copied().collect()
+}

@@ -6,18 +6,19 @@
 //! from a tensor is a **ring** of stages with two signals a stage: `full` completes when a copy
 //! has arrived, `empty` when every consumer has left the stage. A load is, for the producer,
 //! *wait for `empty`, copy*; for a consumer, *leave the stage held, wait for `full` of the next*.
-//! Where a tensor's address or strides are no multiples of 16 bytes, the producer's threads
-//! copy element by element into the same places.
+//! One thread issues all copies. Where a tensor's address or strides are no multiples of 16
+//! bytes, the producer's threads load element by element into the same places instead.
 
-use iron_ir::entity::{Array, Local, Param, Tile, Value};
+use iron_ir::entity::{Array, Local, Tile, Value};
 use iron_ir::kernel::{Block, Space};
 use iron_ir::machine::{MachineOp, MachineStmt, PANEL, WARPGROUP};
 use iron_ir::op::{BinaryOp, BuiltinOp, CompareOp, Stmt, TileStmt, Unroll};
 use iron_ir::{Const, Op, Place, Scalar, Type};
 
 use super::fragment::swizzled;
-use super::layout::{Tiles, plus, times};
+use super::layout::{Tiles, all, plus, times};
 use super::moves::Block2;
+use super::is_shared;
 use super::plan::Plan;
 use crate::rewrite::Builder;
 use crate::unroll::copy_block;
@@ -85,6 +86,15 @@ impl Ring {
         b.push(Stmt::Set(self.phase, phase));
     }
 
+    /// Waits until consumers have left the stage at hand, and gives it.
+    fn await_empty(&self, b: &mut Builder<'_>) -> Value {
+        let stage = self.stage(b);
+        let phase = b.get(self.phase);
+        let before = b.with_int(BinaryOp::Xor, phase, 1);
+        machine(b, MachineOp::SignalWait, &[self.empty], &[stage, before], &[]);
+        stage
+    }
+
     /// A consumer leaves the stage it holds and waits for the next.
     fn acquire(&self, b: &mut Builder<'_>) {
         let held = b.get(self.held);
@@ -131,9 +141,9 @@ pub(super) fn divide(
     }
     let thread = b.builtin(BuiltinOp::LocalIndex, 0);
     let is_first = b.compare_int(CompareOp::Eq, thread, 0);
-    let all: Vec<Tile> = plan.stages.keys().copied().collect();
+    let loaded: Vec<Tile> = plan.stages.keys().copied().collect();
     b.if_then(is_first, |b| {
-        for ring in all.iter().filter_map(|t| tiles.rings.get(t)) {
+        for ring in loaded.iter().filter_map(|t| tiles.rings.get(t)) {
             for stage in 0..ring.stages {
                 let (cell, one, groups) = (b.u32(stage), b.u32(1), b.u32(plan.groups));
                 machine(b, MachineOp::SignalInit, &[ring.full], &[cell, one], &[]);
@@ -149,13 +159,34 @@ pub(super) fn divide(
             let numbers = [count, u32::from(raises)];
             machine(b, MachineOp::Registers, &[], &[], &numbers);
         }
-        for ring in all.iter().filter_map(|t| tiles.rings.get(t)) {
+        for ring in loaded.iter().filter_map(|t| tiles.rings.get(t)) {
             ring.start(b);
         }
     };
-    let copy = copy_block(b, &body, &mut Vec::new());
-    let mut producer = b.nested(|b| begin(b, tiles, false));
-    producer.0.extend(produce(b, tiles, copy).0);
+    let by_copies = copy_block(b, &body, &mut Vec::new());
+    let by_elements = copy_block(b, &body, &mut Vec::new());
+    let producer = b.nested(|b| {
+        begin(b, tiles, false);
+        let aligned = plan.sources.iter().filter_map(|p| tiles.aligned.get(p).copied());
+        let Some(all) = all(b, aligned.collect()) else {
+            return;
+        };
+        let first = b.compare_int(CompareOp::Eq, thread, i128::from(tiles.threads));
+        let then_block = b.nested(|b| {
+            let then_block = produce(b, tiles, by_copies, copy_panels);
+            b.push(Stmt::If {
+                condition: first,
+                then_block,
+                else_block: Block::default(),
+            });
+        });
+        let else_block = produce(b, tiles, by_elements, copy_elements);
+        b.push(Stmt::If {
+            condition: all,
+            then_block,
+            else_block,
+        });
+    });
     let mut consumer = b.nested(|b| begin(b, tiles, true));
     consumer.0.extend(consume(b, tiles, body).0);
     b.span = iron_ir::Span::default();
@@ -173,8 +204,11 @@ pub(super) fn acquire(b: &mut Builder<'_>, tiles: &Tiles<'_>, tile: Tile) {
     }
 }
 
+/// How the producer fills a stage.
+type Fill = fn(&mut Builder<'_>, &Tiles<'_>, &Ring, Tile, &Block2<'_>);
+
 /// The author's control flow with nothing but loads of tiles.
-fn produce(b: &mut Builder<'_>, tiles: &Tiles<'_>, block: Block) -> Block {
+fn produce(b: &mut Builder<'_>, tiles: &Tiles<'_>, block: Block, fill: Fill) -> Block {
     let outer = std::mem::take(&mut b.out);
     for (mut stmt, span) in block.0 {
         b.span = span;
@@ -186,12 +220,22 @@ fn produce(b: &mut Builder<'_>, tiles: &Tiles<'_>, block: Block) -> Block {
                 leading,
                 origin,
                 ..
-            }) => load(b, tiles, tile, source, &leading, origin),
+            }) => {
+                if let Some(ring) = tiles.rings.get(&tile) {
+                    ring.advance(b);
+                    let from = Block2 {
+                        param: source,
+                        leading: &leading,
+                        origin,
+                    };
+                    fill(b, tiles, ring, tile, &from);
+                }
+            }
             Stmt::Tile(_) => {}
             mut other => {
                 for nested in other.blocks_mut() {
                     let taken = std::mem::take(nested);
-                    *nested = produce(b, tiles, taken);
+                    *nested = produce(b, tiles, taken, fill);
                 }
                 b.span = span;
                 b.push(other);
@@ -201,83 +245,64 @@ fn produce(b: &mut Builder<'_>, tiles: &Tiles<'_>, block: Block) -> Block {
     Block(std::mem::replace(&mut b.out, outer))
 }
 
-/// The producer's part of a load.
-fn load(
+/// Fills the stage at hand by copies of panels, in one thread.
+fn copy_panels(
     b: &mut Builder<'_>,
     tiles: &Tiles<'_>,
+    ring: &Ring,
     tile: Tile,
-    source: Param,
-    leading: &[Value],
-    origin: [Value; 2],
+    from: &Block2<'_>,
 ) {
-    let (Some(ring), Some(aligned)) = (tiles.rings.get(&tile), tiles.aligned.get(&source)) else {
-        return;
-    };
-    ring.advance(b);
     let data = b.kernel.tiles[tile].clone();
-    let array = tiles.array(tile);
-    let thread = b.builtin(BuiltinOp::LocalIndex, 0);
-    let is_first = b.compare_int(CompareOp::Eq, thread, i128::from(tiles.threads));
-    let stage = ring.stage(b);
-    let phase = b.get(ring.phase);
-    let before = b.with_int(BinaryOp::Xor, phase, 1);
-    let wait = |b: &mut Builder<'_>| {
-        machine(b, MachineOp::SignalWait, &[ring.empty], &[stage, before], &[]);
-    };
+    let stage = ring.await_empty(b);
+    let bytes = data.rows * data.columns * data.scalar.bytes();
+    machine(b, MachineOp::SignalExpect, &[ring.full], &[stage], &[bytes]);
     let start = tiles.stage_start(b, tile);
-    let by_copy = b.nested(|b| {
-        b.if_then(is_first, |b| {
-            wait(b);
-            let bytes = data.rows * data.columns * data.scalar.bytes();
-            machine(b, MachineOp::SignalExpect, &[ring.full], &[stage], &[bytes]);
-            for panel in 0..data.columns / PANEL {
-                let skip = b.u32(panel * data.rows * PANEL);
-                let to = plus(b, start, skip);
-                let across = b.u32(panel * PANEL);
-                let column = plus(b, origin[1], across);
-                let mut operands = vec![to, stage];
-                operands.extend(leading);
-                operands.extend([origin[0], column]);
-                let mut copy = MachineStmt::new(
-                    MachineOp::CopyPanel,
-                    &[array, ring.full],
-                    &operands,
-                    &[data.rows],
-                );
-                copy.source = Some(source);
-                b.push(Stmt::Machine(copy));
-            }
-        });
+    for panel in 0..data.columns / PANEL {
+        let skip = b.u32(panel * data.rows * PANEL);
+        let to = plus(b, start, skip);
+        let across = b.u32(panel * PANEL);
+        let column = plus(b, from.origin[1], across);
+        let mut operands = vec![to, stage];
+        operands.extend(from.leading);
+        operands.extend([from.origin[0], column]);
+        let arrays = [tiles.array(tile), ring.full];
+        let copy = MachineStmt::new(MachineOp::CopyPanel, &arrays, &operands, &[data.rows]);
+        b.push(Stmt::Machine(MachineStmt {
+            source: Some(from.param),
+            ..copy
+        }));
+    }
+}
+
+/// Fills the stage at hand element by element, in all threads of the producer.
+fn copy_elements(
+    b: &mut Builder<'_>,
+    tiles: &Tiles<'_>,
+    ring: &Ring,
+    tile: Tile,
+    from: &Block2<'_>,
+) {
+    let data = b.kernel.tiles[tile].clone();
+    let stage = ring.await_empty(b);
+    let start = tiles.stage_start(b, tile);
+    let element = b.local(&format!("{}_element", data.name), data.scalar.x(1));
+    let thread = b.builtin(BuiltinOp::LocalIndex, 0);
+    let own = b.with_int(BinaryOp::Sub, thread, i128::from(tiles.threads));
+    let (end, step) = (b.u32(data.rows * data.columns), b.u32(WARPGROUP));
+    b.for_range("index", own, end, step, Unroll::Never, |b, index| {
+        let row = b.with_int(BinaryOp::Div, index, i128::from(data.columns));
+        let column = b.with_int(BinaryOp::Rem, index, i128::from(data.columns));
+        let value = from.element(b, element, data.scalar, row, column);
+        let at = swizzled(b, data.rows, row, column);
+        let at = plus(b, start, at);
+        b.store(Place::Array(tiles.array(tile)), vec![at], value);
     });
-    let by_element = b.nested(|b| {
-        wait(b);
-        let from = Block2 {
-            param: source,
-            leading,
-            origin,
-        };
-        let element = b.local(&format!("{}_element", data.name), data.scalar.x(1));
-        let own = b.with_int(BinaryOp::Sub, thread, i128::from(tiles.threads));
-        let end = b.u32(data.rows * data.columns);
-        let step = b.u32(WARPGROUP);
-        b.for_range("index", own, end, step, Unroll::Never, |b, index| {
-            let row = b.with_int(BinaryOp::Div, index, i128::from(data.columns));
-            let column = b.with_int(BinaryOp::Rem, index, i128::from(data.columns));
-            let value = from.element(b, element, data.scalar, row, column);
-            let at = swizzled(b, data.rows, row, column);
-            let at = plus(b, start, at);
-            b.store(Place::Array(array), vec![at], value);
-        });
-        machine(b, MachineOp::SharedFence, &[], &[], &[]);
-        b.workgroup_barrier();
-        b.if_then(is_first, |b| {
-            machine(b, MachineOp::SignalArrive, &[ring.full], &[stage], &[]);
-        });
-    });
-    b.push(Stmt::If {
-        condition: *aligned,
-        then_block: by_copy,
-        else_block: by_element,
+    machine(b, MachineOp::SharedFence, &[], &[], &[]);
+    b.workgroup_barrier();
+    let first = b.compare_int(CompareOp::Eq, own, 0);
+    b.if_then(first, |b| {
+        machine(b, MachineOp::SignalArrive, &[ring.full], &[stage], &[]);
     });
 }
 
@@ -295,6 +320,8 @@ pub(super) fn product(
     let depth = if a.1 { left.rows } else { left.columns };
     let (_, columns) = tiles.axes(b.kernel, accumulator);
     let arrays = [accumulator, a.0, right.0].map(|t| tiles.array(t));
+    let (_, held) = tiles.axes(b.kernel, a.0);
+    let is_held = !is_shared(b.kernel, a.0);
     machine(b, MachineOp::ProductBegin, &[], &[], &[]);
     let thread = b.builtin(BuiltinOp::LocalIndex, 0);
     let group = b.with_int(BinaryOp::Shr, thread, i128::from(WARPGROUP.trailing_zeros()));
@@ -312,10 +339,22 @@ pub(super) fn product(
                 false => step * 16 * PANEL,
             };
             let (by_k_a, by_k_b) = (!a.1, right.1);
-            let skip = b.u32(along(by_k_a, left.rows));
-            let a_at = plus(b, own, skip);
             let skip = b.u32(along(by_k_b, other.rows));
             let b_at = plus(b, b_start, skip);
+            if is_held {
+                let numbers = [
+                    fragment * 2 * columns.count,
+                    sum.columns,
+                    fragment * 2 * held.count + step * 4,
+                    held.count,
+                    u32::from(by_k_b),
+                    other.rows * PANEL,
+                ];
+                machine(b, MachineOp::ProductHeld, &arrays, &[b_at], &numbers);
+                continue;
+            }
+            let skip = b.u32(along(by_k_a, left.rows));
+            let a_at = plus(b, own, skip);
             let numbers = [
                 fragment * 2 * columns.count,
                 sum.columns,
