@@ -37,8 +37,12 @@ struct Sizes<const TILE: u32>;
 impl<const TILE: u32> Sizes<TILE> {
     /// Rows of a tile of the output.
     const ROWS: u32 = if TILE < 128 { TILE } else { 128 };
-    /// Steps of a product of tiles.
-    const DEPTH: u32 = if TILE < 128 { 16 } else { 64 };
+    /// Steps of a product of tiles, so many that the products of a turn outlast its waiting.
+    const DEPTH: u32 = match TILE {
+        0..128 => 16,
+        128 => 128,
+        _ => 64,
+    };
     /// Most workgroups, which then take one tile after the other: as many as an H200 has
     /// multiprocessors where a tile needs a whole one, so that the next tile's loads run beside
     /// the stores of the last.

@@ -52,11 +52,11 @@ crate::op::operators! {
         /// `k`-major (1) or row-major (0: `k` runs along rows of memory), the same of b,
         /// elements between panels of b.
         Product = "product",
-        /// As [`Product`](MachineOp::Product), a held in registers in the accumulators' layout.
-        /// Arrays: accumulator, a (private), b. Operands: element offset of b's first row and
-        /// step. Numbers: first element of the accumulator, columns, first element of a for
-        /// this step, elements of a from a thread's row to its next, b is stored `k`-major (1)
-        /// or row-major (0), elements between panels of b.
+        /// As [`Product`](MachineOp::Product), a held in registers in the accumulators' layout,
+        /// two neighbouring elements a word. Arrays: accumulator, a (private u32), b. Operands:
+        /// element offset of b's first row and step. Numbers: first element of the accumulator,
+        /// columns, first word of a for this step, words from a thread's row to its next, b is
+        /// stored `k`-major (1) or row-major (0), elements between panels of b.
         ProductHeld = "product_held",
         /// Ends the run and waits for its products.
         ProductEnd = "product_end",
@@ -154,18 +154,16 @@ pub(crate) fn fault(kernel: &Kernel, stmt: &MachineStmt) -> Option<String> {
         }
     });
     if tensor.is_some() != expected.source || tensor == Some(None) {
-        return Some(format!("`{name}` names no tensor where it must, or one too many"));
+        return Some(format!(
+            "`{name}` names no tensor where it must, or one too many"
+        ));
     }
     let rank = match (stmt.op, tensor.flatten()) {
         (MachineOp::CopyPanel, Some(tensor)) => tensor.shape.len(),
         _ => 0,
     };
     let found = (stmt.arrays.len(), stmt.operands.len(), stmt.numbers.len());
-    let wanted = (
-        expected.arrays,
-        expected.operands + rank,
-        expected.numbers,
-    );
+    let wanted = (expected.arrays, expected.operands + rank, expected.numbers);
     if found != wanted {
         return Some(format!(
             "`{name}` has {found:?} arrays, operands and numbers, not {wanted:?}"
@@ -181,9 +179,8 @@ pub(crate) fn fault(kernel: &Kernel, stmt: &MachineStmt) -> Option<String> {
         let data = kernel.arrays.get(*a)?;
         Some((data.space, data.scalar))
     });
-    let is_half = |a: Option<(Space, Scalar)>| {
-        matches!(a, Some((Space::Shared, Scalar::F16 | Scalar::BF16)))
-    };
+    let is_half =
+        |a: Option<(Space, Scalar)>| matches!(a, Some((Space::Shared, Scalar::F16 | Scalar::BF16)));
     let is_signal = |a: Option<(Space, Scalar)>| a == Some((Space::Shared, Scalar::U64));
     let fits = match stmt.op {
         MachineOp::SignalInit
@@ -199,7 +196,7 @@ pub(crate) fn fault(kernel: &Kernel, stmt: &MachineStmt) -> Option<String> {
         MachineOp::ProductHeld => {
             let [sum, a, b] = [spaces.next(), spaces.next(), spaces.next()].map(Option::flatten);
             sum == Some((Space::Private, Scalar::F32))
-                && matches!(a, Some((Space::Private, Scalar::F16 | Scalar::BF16)))
+                && a == Some((Space::Private, Scalar::U32))
                 && is_half(b)
         }
         MachineOp::SignalFence

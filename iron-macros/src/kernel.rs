@@ -125,10 +125,7 @@ fn product(unit: &mut Unit, lists: &[(Ident, Vec<Expr>)], function: &ItemFn) -> 
             GenericParam::Lifetime(_) => continue,
         };
         known.push(name.to_string());
-        let Some((_, values)) = lists
-            .iter()
-            .find(|(listed, _)| listed == name)
-        else {
+        let Some((_, values)) = lists.iter().find(|(listed, _)| listed == name) else {
             let example = if is_type { "[f32, f16]" } else { "[64, 128]" };
             unit.error(
                 name,

@@ -209,7 +209,9 @@ pub(super) fn statement(
 
 /// The copy of one panel of a tensor of that rank; the innermost index comes first.
 fn copy_panel(rank: usize) -> String {
-    let indices: Vec<String> = (0..rank).map(|n| format!("unsigned int index{n}")).collect();
+    let indices: Vec<String> = (0..rank)
+        .map(|n| format!("unsigned int index{n}"))
+        .collect();
     let places: Vec<String> = (0..rank).map(|n| format!("%{}", n + 3)).collect();
     let inputs: Vec<String> = (0..rank).map(|n| format!("\"r\"(index{n})")).collect();
     format!(
@@ -289,9 +291,9 @@ impl Product {
             format!("\"+f\"(d[{}])", row * self.columns / 4 + block * 2 + column)
         })
         .join(",\n        ");
-        let (ty, element) = match self.scalar {
-            Scalar::F16 => ("f16", "half"),
-            _ => ("bf16", "bfloat"),
+        let ty = match self.scalar {
+            Scalar::F16 => "f16",
+            _ => "bf16",
         };
         let transposed = |by_k: bool| u32::from(!by_k);
         let columns = self.columns;
@@ -307,28 +309,17 @@ impl Product {
                 ),
                 "\"l\"(a), \"l\"(b)".to_owned(),
             ),
-            Left::Held => {
-                let word = |n: u32| {
-                    let (row, at) = (n % 2, n / 2 * 2);
-                    let row = if row == 1 { "row + " } else { "" };
-                    format!(
-                        "\"r\"((unsigned int)a[{row}{at}].bits | (unsigned int)a[{row}{}].bits << 16)",
-                        at + 1
-                    )
-                };
-                let words: Vec<String> = (0..4).map(word).collect();
-                (
-                    format!("float* d, const {element}* a, unsigned int row, unsigned long long b"),
-                    format!(
-                        "{{%{count}, %{}, %{}, %{}}}, %{}, 1, 1, 1, {by_b}",
-                        count + 1,
-                        count + 2,
-                        count + 3,
-                        count + 4
-                    ),
-                    format!("{},\n        \"l\"(b)", words.join(",\n        ")),
-                )
-            }
+            Left::Held => (
+                "float* d, const unsigned int* a, unsigned int row, unsigned long long b".into(),
+                format!(
+                    "{{%{count}, %{}, %{}, %{}}}, %{}, 1, 1, 1, {by_b}",
+                    count + 1,
+                    count + 2,
+                    count + 3,
+                    count + 4
+                ),
+                "\"r\"(a[0]), \"r\"(a[row]), \"r\"(a[1]), \"r\"(a[row + 1]), \"l\"(b)".into(),
+            ),
         };
         format!(
             "// d += a * b for 64 rows, {columns} columns and 16 steps, d over 128 threads.\n\

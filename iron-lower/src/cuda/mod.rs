@@ -13,9 +13,7 @@ use iron_ir::types::{Scalar, Type};
 
 use crate::c;
 use crate::c::analysis::SWIZZLE_BYTES;
-use crate::c::dialect::{
-    ArrayDeclaration, Context, Dialect, MachineNames, Memory, Printed, Role,
-};
+use crate::c::dialect::{ArrayDeclaration, Context, Dialect, MachineNames, Memory, Printed, Role};
 use crate::c::expr::Expr;
 use crate::c::nvidia_amd as shared;
 use crate::c::ops::Ops;

@@ -64,15 +64,25 @@ impl Axis {
     /// The rows of a tile over that many warpgroups.
     fn of_fragments(len: u32, groups: u32) -> Axis {
         let threads = FRAGMENT_ROWS / 2 * groups;
-        Axis {
-            fragments: (len > 1).then_some(FRAGMENT_ROWS * groups),
-            ..Axis::new(len, threads, 1)
+        let stride = FRAGMENT_ROWS * groups;
+        match len {
+            1 => Axis::new(len, threads, 1),
+            _ => Axis {
+                len,
+                threads,
+                count: 2 * len.div_ceil(stride),
+                block: 1,
+                fragments: Some(stride),
+            },
         }
     }
 
     /// Some threads own fewer elements than others.
     pub(super) fn partial(self) -> bool {
-        self.len > 1 && self.count * self.threads != self.len
+        match self.fragments {
+            Some(stride) => !self.len.is_multiple_of(stride),
+            None => self.len > 1 && self.count * self.threads != self.len,
+        }
     }
 
     /// The position in the tile of a thread's element `l`.
@@ -196,7 +206,11 @@ impl<'l> Tiles<'l> {
             let (len, pitch, space) = match data.space {
                 TileSpace::Shared => {
                     let stages = plan.stages.get(&tile).copied().unwrap_or(1);
-                    (data.rows * data.columns * stages, data.columns, Space::Shared)
+                    (
+                        data.rows * data.columns * stages,
+                        data.columns,
+                        Space::Shared,
+                    )
                 }
                 TileSpace::Register => {
                     let (rows, columns) = tiles.axes(b.kernel, tile);
@@ -489,9 +503,8 @@ impl<'l> Tiles<'l> {
         let mut touched = Touched::default();
         // Signals order copies and products; ordinary accesses need barriers.
         let by_signals = |t: &Tile| self.rings.get(t).is_some_and(|ring| !ring.ordinary);
-        let shared = |t: &Tile| {
-            (is_shared(kernel, *t) && !by_signals(t)).then_some(Memory::Tile(*t))
-        };
+        let shared =
+            |t: &Tile| (is_shared(kernel, *t) && !by_signals(t)).then_some(Memory::Tile(*t));
         match stmt {
             TileStmt::Load { .. } if self.groups.is_some() => {}
             TileStmt::Fill { tile, .. } | TileStmt::Load { tile, .. } => {

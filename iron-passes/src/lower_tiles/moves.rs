@@ -6,8 +6,8 @@ use iron_ir::op::{CompareOp, Stmt};
 use iron_ir::{Op, Place, Scalar, Type};
 
 use super::is_shared;
-use super::quads;
 use super::layout::{Tiles, all, extent, plus};
+use super::quads;
 use crate::rewrite::Builder;
 
 pub(super) fn fill(b: &mut Builder<'_>, tiles: &Tiles<'_>, tile: Tile, value: Value) {

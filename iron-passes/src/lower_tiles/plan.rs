@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use iron_ir::Scalar;
 use iron_ir::entity::{Param, Tile};
 use iron_ir::kernel::{Block, Kernel, TensorLayout};
 use iron_ir::machine::{PANEL, WARPGROUP};
 use iron_ir::op::{BuiltinOp, Op, Stmt, TileSpace, TileStmt};
-use iron_ir::Scalar;
 
 use super::fragment::{FRAGMENT_COLUMNS, FRAGMENT_ROWS};
 use crate::Legal;
@@ -78,7 +78,8 @@ impl Plan {
                 Op::Builtin(BuiltinOp::GlobalId | BuiltinOp::SubgroupCount, _)
             )
         });
-        if counts_threads || !kernel.arrays.is_empty() || kernel.params.len() > 32 {
+        let special = kernel.contract.dependent || kernel.contract.cooperative;
+        if special || counts_threads || !kernel.arrays.is_empty() || kernel.params.len() > 32 {
             return None;
         }
         let mut plan = Plan {
@@ -96,6 +97,8 @@ impl Plan {
         if products == 0 || !kernel.tiles.iter().all(|(t, _)| plan.fits(kernel, t)) {
             return None;
         }
+        // Ordinary accesses wait for the workgroup anyway, so there is little to run ahead for.
+        looped.retain(|tile| !plan.ordinary.contains(tile));
         plan.share_out(kernel, legal, &looped)?;
         Some(plan)
     }
@@ -142,7 +145,8 @@ impl Plan {
                         self.ordinary.extend(Some(*tile).filter(shared));
                     }
                     TileStmt::Copy { to, from } => {
-                        self.ordinary.extend([*to, *from].into_iter().filter(shared));
+                        self.ordinary
+                            .extend([*to, *from].into_iter().filter(shared));
                     }
                     TileStmt::Map { to, from, .. } => {
                         let named = from.iter().chain([to]).copied();
@@ -176,8 +180,7 @@ impl Plan {
                 Stmt::Let(_) | Stmt::Set(..) | Stmt::CheckIndex { .. } => {}
                 Stmt::Break | Stmt::Continue => {}
                 Stmt::If { .. } | Stmt::For { .. } | Stmt::Loop { .. } => {
-                    // What is loaded now and then need not be loaded ahead.
-                    let in_loop = !matches!(stmt, Stmt::If { .. });
+                    let in_loop = in_loop || !matches!(stmt, Stmt::If { .. });
                     for nested in stmt.blocks() {
                         self.visit(kernel, nested, in_loop, products, looped)?;
                     }
@@ -217,12 +220,7 @@ impl Plan {
     }
 
     /// As many stages for tiles loaded in loops as fit.
-    fn share_out(
-        &mut self,
-        kernel: &Kernel,
-        legal: &Legal,
-        looped: &BTreeSet<Tile>,
-    ) -> Option<()> {
+    fn share_out(&mut self, kernel: &Kernel, legal: &Legal, looped: &BTreeSet<Tile>) -> Option<()> {
         let bytes = |tile: Tile| {
             let data = &kernel.tiles[tile];
             u64::from(data.rows) * u64::from(data.columns) * u64::from(data.scalar.bytes())

@@ -114,4 +114,3 @@ fn exchange(
         words[high] = b.value(Op::Select(is_upper, second, got), Type::U32);
     }
 }
-

@@ -78,7 +78,12 @@ fn a_product_that_fits_is_divided_into_roles() {
 /// What the route makes survives printing and parsing, and verifies.
 #[test]
 fn the_divided_kernel_round_trips() {
-    let kernel = lowered(&product(256, 256, "f16", "    reduce_rows.max !most = !sum\n"));
+    let kernel = lowered(&product(
+        256,
+        256,
+        "f16",
+        "    reduce_rows.max !most = !sum\n",
+    ));
     let text = print(&kernel);
     let again = parse(&text).unwrap();
     iron_ir::verify::verify(&again).unwrap();
@@ -95,7 +100,10 @@ fn kernels_that_do_not_fit_go_through_loops() {
             "column sums",
             product(256, 128, "bf16", "    reduce_columns.sum !wide = !sum\n"),
         ),
-        ("a barrier", product(256, 128, "bf16", "    barrier workgroup shared\n")),
+        (
+            "a barrier",
+            product(256, 128, "bf16", "    barrier workgroup shared\n"),
+        ),
         (
             "a thread's own work",
             product(256, 128, "bf16", "    store @c[0u32, 0u32] = bf16:0x0000\n"),

@@ -16,9 +16,9 @@ use iron_ir::op::{BinaryOp, BuiltinOp, CompareOp, Stmt, TileStmt, Unroll};
 use iron_ir::{Const, Op, Place, Scalar, Type};
 
 use super::fragment::swizzled;
-use super::layout::{Tiles, all, plus, times};
-use super::moves::Block2;
 use super::is_shared;
+use super::layout::{Tiles, all, counted, plus, times};
+use super::moves::Block2;
 use super::plan::Plan;
 use crate::rewrite::Builder;
 use crate::unroll::copy_block;
@@ -42,7 +42,12 @@ impl Ring {
         let stages = *plan.stages.get(&tile)?;
         let name = b.kernel.tiles[tile].name.clone();
         let signals = |b: &mut Builder<'_>, what| {
-            b.array(&format!("{name}_{what}"), Scalar::U64, stages, Space::Shared)
+            b.array(
+                &format!("{name}_{what}"),
+                Scalar::U64,
+                stages,
+                Space::Shared,
+            )
         };
         let (full, empty) = (signals(b, "full"), signals(b, "empty"));
         Some(Ring {
@@ -91,7 +96,13 @@ impl Ring {
         let stage = self.stage(b);
         let phase = b.get(self.phase);
         let before = b.with_int(BinaryOp::Xor, phase, 1);
-        machine(b, MachineOp::SignalWait, &[self.empty], &[stage, before], &[]);
+        machine(
+            b,
+            MachineOp::SignalWait,
+            &[self.empty],
+            &[stage, before],
+            &[],
+        );
         stage
     }
 
@@ -147,7 +158,13 @@ pub(super) fn divide(
             for stage in 0..ring.stages {
                 let (cell, one, groups) = (b.u32(stage), b.u32(1), b.u32(plan.groups));
                 machine(b, MachineOp::SignalInit, &[ring.full], &[cell, one], &[]);
-                machine(b, MachineOp::SignalInit, &[ring.empty], &[cell, groups], &[]);
+                machine(
+                    b,
+                    MachineOp::SignalInit,
+                    &[ring.empty],
+                    &[cell, groups],
+                    &[],
+                );
             }
         }
         machine(b, MachineOp::SignalFence, &[], &[], &[]);
@@ -167,7 +184,10 @@ pub(super) fn divide(
     let by_elements = copy_block(b, &body, &mut Vec::new());
     let producer = b.nested(|b| {
         begin(b, tiles, false);
-        let aligned = plan.sources.iter().filter_map(|p| tiles.aligned.get(p).copied());
+        let aligned = plan
+            .sources
+            .iter()
+            .filter_map(|p| tiles.aligned.get(p).copied());
         let Some(all) = all(b, aligned.collect()) else {
             return;
         };
@@ -246,13 +266,7 @@ fn produce(b: &mut Builder<'_>, tiles: &Tiles<'_>, block: Block, fill: Fill) -> 
 }
 
 /// Fills the stage at hand by copies of panels, in one thread.
-fn copy_panels(
-    b: &mut Builder<'_>,
-    tiles: &Tiles<'_>,
-    ring: &Ring,
-    tile: Tile,
-    from: &Block2<'_>,
-) {
+fn copy_panels(b: &mut Builder<'_>, tiles: &Tiles<'_>, ring: &Ring, tile: Tile, from: &Block2<'_>) {
     let data = b.kernel.tiles[tile].clone();
     let stage = ring.await_empty(b);
     let bytes = data.rows * data.columns * data.scalar.bytes();
@@ -319,12 +333,19 @@ pub(super) fn product(
     let (left, other) = (b.kernel.tiles[a.0].clone(), b.kernel.tiles[right.0].clone());
     let depth = if a.1 { left.rows } else { left.columns };
     let (_, columns) = tiles.axes(b.kernel, accumulator);
-    let arrays = [accumulator, a.0, right.0].map(|t| tiles.array(t));
+    let mut arrays = [accumulator, a.0, right.0].map(|t| tiles.array(t));
     let (_, held) = tiles.axes(b.kernel, a.0);
     let is_held = !is_shared(b.kernel, a.0);
+    if is_held {
+        arrays[1] = packed(b, tiles, a.0);
+    }
     machine(b, MachineOp::ProductBegin, &[], &[], &[]);
     let thread = b.builtin(BuiltinOp::LocalIndex, 0);
-    let group = b.with_int(BinaryOp::Shr, thread, i128::from(WARPGROUP.trailing_zeros()));
+    let group = b.with_int(
+        BinaryOp::Shr,
+        thread,
+        i128::from(WARPGROUP.trailing_zeros()),
+    );
     let (a_start, b_start) = (tiles.stage_start(b, a.0), tiles.stage_start(b, right.0));
     for fragment in 0..sum.rows / (64 * groups) {
         // Offset of the group's 64 rows: whole rows of a panel, or a panel where transposed.
@@ -345,8 +366,8 @@ pub(super) fn product(
                 let numbers = [
                     fragment * 2 * columns.count,
                     sum.columns,
-                    fragment * 2 * held.count + step * 4,
-                    held.count,
+                    (fragment * 2 * held.count + step * 4) / 2,
+                    held.count / 2,
                     u32::from(by_k_b),
                     other.rows * PANEL,
                 ];
@@ -366,6 +387,32 @@ pub(super) fn product(
         }
     }
     machine(b, MachineOp::ProductEnd, &[], &[], &[]);
+}
+
+/// The elements of a held tile, two a word. Before the run of products, which must find its
+/// registers settled.
+fn packed(b: &mut Builder<'_>, tiles: &Tiles<'_>, tile: Tile) -> Array {
+    let data = b.kernel.tiles[tile].clone();
+    let from = tiles.array(tile);
+    let count = b.kernel.arrays[from].len / 2;
+    let words = b.array(
+        &format!("{}_words", data.name),
+        Scalar::U32,
+        count,
+        Space::Private,
+    );
+    counted(b, "n", count, |b, n| {
+        let first = times(b, n, 2);
+        let pair = [0, 1].map(|skip| {
+            let skip = b.u32(skip);
+            let at = plus(b, first, skip);
+            b.load(Place::Array(from), vec![at], data.scalar.x(1))
+        });
+        let pair = b.value(Op::Vector(pair.to_vec()), data.scalar.x(2));
+        let word = b.value(Op::Bitcast(pair), Type::U32);
+        b.store(Place::Array(words), vec![n], word);
+    });
+    words
 }
 
 /// Appends a machine statement without result or tensor.

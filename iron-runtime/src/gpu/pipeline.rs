@@ -9,10 +9,10 @@ use iron_ir::kernel::Kernel;
 use iron_ir::launch::{Argument, LaunchLimits, TensorArg};
 use iron_ir::layout::{BlockLayout, FieldKind};
 
-use super::{Vendor, tensor_map};
 use super::device::Stream;
 use super::driver::{Handle, LaunchAttribute, LaunchConfig, PROGRAMMATIC_SERIALIZATION};
 use super::memory::GpuBuffer;
+use super::{Vendor, tensor_map};
 use crate::device::{DeviceError, Pipeline, RecordedLaunch};
 
 /// `CU_FUNC_ATTRIBUTE_…`, the same numbers as HIP's.
@@ -130,13 +130,13 @@ impl GpuPipeline {
         let [gx, gy, gz] = launch.checked.grid;
         let [bx, by, bz] = self.kernel.contract.workgroup;
         let (function, shared) = (self.function, self.dynamic_shared);
+        let mut pointers: Vec<*mut c_void> = self
+            .layout
+            .fields
+            .iter()
+            .map(|field| block[field.offset as usize..].as_mut_ptr().cast())
+            .collect();
         if self.kernel.contract.cooperative {
-            let mut pointers: Vec<*mut c_void> = self
-                .layout
-                .fields
-                .iter()
-                .map(|field| block[field.offset as usize..].as_mut_ptr().cast())
-                .collect();
             // SAFETY: one pointer a parameter of the entry point, each to a value of its type;
             // the driver copies them before it returns.
             return unsafe {
@@ -151,6 +151,31 @@ impl GpuPipeline {
                     shared,
                     on,
                     pointers.as_mut_ptr(),
+                )
+            };
+        }
+        // Drivers refuse or misread a packed list with parameters at multiples of 64 bytes (seen
+        // with 580.159), which tensor maps are.
+        let has_maps = self
+            .layout
+            .fields
+            .iter()
+            .any(|f| matches!(f.kind, FieldKind::TensorMap(..)));
+        if has_maps {
+            // SAFETY: as above.
+            return unsafe {
+                driver.launch(
+                    function,
+                    gx,
+                    gy,
+                    gz,
+                    bx,
+                    by,
+                    bz,
+                    shared,
+                    on,
+                    pointers.as_mut_ptr(),
+                    std::ptr::null_mut(),
                 )
             };
         }

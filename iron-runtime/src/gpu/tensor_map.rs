@@ -58,7 +58,10 @@ pub(super) fn encode(
     // From the innermost dimension.
     let extents: Vec<u64> = view.shape.iter().rev().copied().collect();
     let mut strides = Vec::new();
-    let mut last = extents.first()?.checked_mul(bytes)?.next_multiple_of(ALIGNMENT);
+    let mut last = extents
+        .first()?
+        .checked_mul(bytes)?
+        .next_multiple_of(ALIGNMENT);
     for (extent, stride) in view.shape.iter().zip(&view.strides).rev().skip(1) {
         if *extent > 1 {
             last = stride.checked_mul(bytes)?;

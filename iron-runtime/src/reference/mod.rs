@@ -21,8 +21,8 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use iron_ir::contract::Feature;
 use iron_ir::Stmt;
+use iron_ir::contract::Feature;
 use iron_ir::kernel::{Access, Kernel, ParamKind};
 use iron_ir::launch::{Argument, DeviceBuffer, LaunchLimits, byte_range};
 use parking_lot::Mutex;
