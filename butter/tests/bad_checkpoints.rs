@@ -288,7 +288,7 @@ fn each_lie_is_named_with_both_values() {
         (
             "no heads",
             set("llama.attention.head_count", u32_value(0)),
-            &["heads"],
+            &["head count is 0"],
         ),
         (
             "odd heads",

@@ -78,9 +78,9 @@ impl GgufConfig<'_> {
         let head_count = keys.required_size("attention.head_count")?;
         if head_count == 0 {
             return Err(ConfigFault::Invalid {
-                key: keys.name("attention.head_count"),
+                key: "head count".to_owned(),
                 found: "0".to_owned(),
-                rule: "there must be a head".to_owned(),
+                rule: "it must lie in 1..2^31".to_owned(),
             });
         }
         let head_dim = match keys.size("attention.key_length")? {

@@ -134,6 +134,7 @@ impl<'a> Resolver<'a> {
         names: &LayerNames,
     ) -> LayerWeights {
         let hidden = self.hidden_size;
+        let mixer_norm = self.norm(&format!("{prefix}input_layernorm.weight"), hidden);
         let mixer = match &layer.mixer {
             Mixer::Attention(attention) => MixerWeights::Attention(Box::new(
                 self.attention(&format!("{prefix}self_attn."), attention),
@@ -157,7 +158,7 @@ impl<'a> Resolver<'a> {
         };
         let mut norm = |name: &str| self.norm(&format!("{prefix}{name}.weight"), hidden);
         LayerWeights {
-            mixer_norm: norm("input_layernorm"),
+            mixer_norm,
             mixer_post_norm: names.mixer_post_norm.map(&mut norm),
             feed_forward_norm: norm(names.feed_forward_norm),
             feed_forward_post_norm: names.feed_forward_post_norm.map(&mut norm),
