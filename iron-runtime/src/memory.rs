@@ -64,10 +64,11 @@ pub(crate) fn own<'b>(
     buffer: &'b dyn DeviceBuffer,
 ) -> Result<&'b ProcessMemory, DeviceError> {
     let own = buffer.as_any().downcast_ref::<ProcessMemory>();
-    own.filter(|own| own.backend == backend).ok_or_else(|| DeviceError::Usage {
-        backend,
-        message: "a buffer of another device".into(),
-    })
+    own.filter(|own| own.backend == backend)
+        .ok_or_else(|| DeviceError::Usage {
+            backend,
+            message: "a buffer of another device".into(),
+        })
 }
 
 /// The address of a range that lies in the buffer.

@@ -5,7 +5,7 @@
 //! disk cache holds the unit's shared object once, and for each text which unit has it.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -66,7 +66,6 @@ const FLAGS: [&str; 14] = [
 pub(super) struct Compiler {
     program: PathBuf,
     version: String,
-    flags: Vec<String>,
     cache: ArtifactCache,
     /// Programs by the key of their text.
     known: Mutex<HashMap<String, Program>>,
@@ -78,32 +77,34 @@ impl Compiler {
     /// The compiler that the environment names, else the first of the known names. The error
     /// says what was looked for.
     pub fn find() -> Result<Compiler, String> {
-        let named = std::env::var_os(CLANG_VARIABLE).filter(|v| !v.is_empty());
-        let candidates: Vec<PathBuf> = match &named {
-            Some(path) => vec![PathBuf::from(path)],
-            None => NAMES.iter().map(PathBuf::from).collect(),
-        };
-        for program in candidates {
-            let Ok(output) = Command::new(&program).arg("--version").output() else {
+        match std::env::var_os(CLANG_VARIABLE).filter(|v| !v.is_empty()) {
+            Some(path) => Compiler::find_among(&[PathBuf::from(path)])
+                .map_err(|path| format!("{CLANG_VARIABLE}={path}")),
+            None => Compiler::find_among(&NAMES.map(PathBuf::from))
+                .map_err(|names| format!("{names}, or {CLANG_VARIABLE}")),
+        }
+    }
+
+    /// The first of these programs that is a clang; the error lists them.
+    pub fn find_among(programs: &[PathBuf]) -> Result<Compiler, String> {
+        for program in programs {
+            let Ok(output) = Command::new(program).arg("--version").output() else {
                 continue;
             };
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
             let lines: Vec<&str> = text.lines().take(2).map(str::trim).collect();
             if output.status.success() && text.contains("clang") {
                 return Ok(Compiler {
-                    program,
+                    program: program.clone(),
                     version: lines.join(", "),
-                    flags: FLAGS.iter().map(|f| (*f).to_owned()).collect(),
                     cache: ArtifactCache::open("emulated"),
                     known: Mutex::default(),
                     libraries: Mutex::default(),
                 });
             }
         }
-        Err(match named {
-            Some(path) => format!("{CLANG_VARIABLE}={} is no clang++", path.display()),
-            None => format!("{}, or {CLANG_VARIABLE}", NAMES.join(", ")),
-        })
+        let names: Vec<String> = programs.iter().map(|p| p.display().to_string()).collect();
+        Err(names.join(", "))
     }
 
     /// One line that names the compiler.
@@ -113,8 +114,15 @@ impl Compiler {
 
     /// The same compiler with a cache of its own.
     #[cfg(test)]
-    pub fn with_cache(mut self, folder: &Path) -> Compiler {
+    pub fn with_cache(mut self, folder: &std::path::Path) -> Compiler {
         self.cache = ArtifactCache::at(folder);
+        self
+    }
+
+    /// The same compiler, which finds what is in its cache and nothing else.
+    #[cfg(test)]
+    pub fn that_compiles_nothing(mut self) -> Compiler {
+        self.program = "no-compiler".into();
         self
     }
 
@@ -123,7 +131,7 @@ impl Compiler {
         let mut parts: Vec<&[u8]> = vec![text.source.as_bytes(), self.version.as_bytes()];
         let identity = text.identity();
         parts.push(identity.as_bytes());
-        parts.extend(self.flags.iter().map(|f| f.as_bytes()));
+        parts.extend(FLAGS.iter().map(|f| f.as_bytes()));
         parts.extend(HEADERS.iter().map(|(_, header)| header.as_bytes()));
         artifact_key(&parts)
     }
@@ -197,7 +205,9 @@ impl Compiler {
                 libraries.entry(unit.to_owned()).or_insert(library).clone()
             }
         };
-        let program = library.program(index.parse().ok()?, text.has_shared()).ok()?;
+        let program = library
+            .program(index.parse().ok()?, text.has_shared())
+            .ok()?;
         self.known.lock().insert(key.to_owned(), program.clone());
         Some(program)
     }
@@ -220,14 +230,15 @@ impl Compiler {
         write("unit.cpp", unit(&sources)?.as_bytes())?;
         let output = Command::new(&self.program)
             .current_dir(&folder.path)
-            .args(&self.flags)
+            .args(FLAGS)
             .args(["-I.", "unit.cpp", "-o", "unit.so", "-lm", "-lc"])
             .output()
             .map_err(|e| failed(&self.program.display().to_string(), e))?;
         if !output.status.success() {
             let text = String::from_utf8_lossy(&output.stderr);
             let first = text.lines().find(|l| l.contains("error"));
-            return Err(first.or(text.lines().next()).unwrap_or("no message").into());
+            let line = first.or(text.lines().next()).unwrap_or("no message");
+            return Err(line.trim_start_matches("./").into());
         }
         let path = folder.path.join("unit.so");
         let bytes = std::fs::read(&path).map_err(|e| failed("unit.so cannot be read", e))?;
@@ -238,7 +249,8 @@ impl Compiler {
         for (index, (key, text)) in texts.iter().enumerate() {
             let program = library.program(index, text.has_shared())?;
             self.known.lock().insert((*key).to_owned(), program);
-            self.cache.put(key, format!("{unit_key} {index}").as_bytes());
+            self.cache
+                .put(key, format!("{unit_key} {index}").as_bytes());
         }
         self.libraries.lock().insert(unit_key, library);
         Ok(())

@@ -21,7 +21,7 @@ const STACK_BYTES: usize = 256 << 10;
 const POISON: u64 = u64::MAX;
 /// Passes over all threads in which only loops of atomics went on, after which they are taken
 /// for endless.
-const MOST_STALLS: u32 = 200_000;
+const MOST_STALLS: u32 = 50_000;
 
 /// `Thread` of `core.h`.
 #[repr(C)]
@@ -468,9 +468,9 @@ impl<'a> Group<'a> {
                 ));
             }
             let taking_part = |t: usize| lanes >> (t - first) & 1 == 1;
-            let all_here = (first..end).filter(|&t| taking_part(t)).all(|t| {
-                matches!(self.desk.requests[t].get(), Request::Meet(m) if m.is_same(&meeting))
-            });
+            let all_here = (first..end).filter(|&t| taking_part(t)).all(
+                |t| matches!(self.desk.requests[t].get(), Request::Meet(m) if m.is_same(&meeting)),
+            );
             if !all_here {
                 continue;
             }
@@ -577,11 +577,7 @@ impl<'a> Group<'a> {
         if shared.bytes > 0 {
             // SAFETY: as in `new`; the copy has the same length and is the group's own.
             unsafe {
-                std::ptr::swap_nonoverlapping(
-                    shared.start,
-                    self.memory.as_mut_ptr(),
-                    shared.bytes,
-                );
+                std::ptr::swap_nonoverlapping(shared.start, self.memory.as_mut_ptr(), shared.bytes);
             }
         }
     }

@@ -8,7 +8,7 @@
 //! | environment variable | meaning |
 //! |---|---|
 //! | `IRON_CLANG` | the compiler; `clang++-19` to `-22` and `clang++` otherwise |
-//! | `IRON_EMULATED_CUDA`, `IRON_EMULATED_HIP`, `IRON_EMULATED_MSL` | the profile that kernels are lowered for, such as `gfx1100`; the target's first otherwise |
+//! | `IRON_EMULATED_CUDA`, `IRON_EMULATED_HIP`, `IRON_EMULATED_MSL` | the profile that kernels are lowered for, such as `gfx1100`; otherwise `sm_80`, `gfx942` and `metal3.1` |
 //! | `IRON_CACHE_DIR` | folder of compiled texts |
 //!
 //! A workgroup's threads are fibers of one system thread, workgroups run one after the other, and
@@ -106,7 +106,7 @@ fn target_of(backend: Backend) -> Option<(Target, &'static str)> {
     }
 }
 
-/// Opens the emulation with the profile that the environment names, else the target's first.
+/// Opens the emulation with the profile that the environment names, else the target's default.
 pub fn open(backend: Backend) -> Result<Arc<dyn Device>, DeviceError> {
     let named = target_of(backend)
         .and_then(|(_, variable)| std::env::var(variable).ok())
@@ -115,7 +115,8 @@ pub fn open(backend: Backend) -> Result<Arc<dyn Device>, DeviceError> {
 }
 
 impl EmulatedDevice {
-    /// The emulation with a profile of the target by name, or its first.
+    /// The emulation with a profile of the target by name, or its default: the first, but for CUDA
+    /// one whose texts use no instruction of one architecture alone.
     pub fn open(backend: Backend, name: Option<&str>) -> Result<EmulatedDevice, DeviceError> {
         let usage = |message| DeviceError::Usage {
             backend: backend.name(),
@@ -125,7 +126,8 @@ impl EmulatedDevice {
             target_of(backend).ok_or_else(|| usage("it emulates no target".to_owned()))?;
         let of_target = profile::of(target);
         let known = || of_target.iter().map(|p| p.name).collect::<Vec<_>>();
-        let profile = match name {
+        let default = (target == Target::Cuda).then_some("sm_80");
+        let profile = match name.or(default) {
             None => of_target.first(),
             Some(name) => of_target.iter().find(|p| p.name == name),
         };

@@ -125,7 +125,9 @@ impl Text {
             bytes => (
                 // The text declares it as `extern`.
                 String::new(),
-                format!("IRON_SHARED({index}) __align__(16) unsigned char shared_memory[{bytes}];\n"),
+                format!(
+                    "IRON_SHARED({index}) __align__(16) unsigned char shared_memory[{bytes}];\n"
+                ),
             ),
         };
         let _ = write!(
