@@ -590,10 +590,13 @@ fn attention_combine_matches_f64(t: &mut Cases) {
 const PREFILLS: [(u64, u64, u64, u64); 4] =
     [(1, 0, 1, 1), (16, 0, 2, 1), (37, 30, 4, 2), (20, 310, 1, 1)];
 
-/// The same for tiles of 128 rows, with what is added to plain attention: several tiles of rows
-/// and of keys, the first tiles out of the window.
-const WIDE_PREFILLS: [((u64, u64, u64, u64), Extras); 2] =
-    [((140, 120, 2, 1), EXTRAS[0]), ((140, 310, 1, 1), EXTRAS[2])];
+/// The same for tiles of 128 rows, with what is added to plain attention: one row, several tiles
+/// of rows and of keys, the first tiles out of the window.
+const WIDE_PREFILLS: [((u64, u64, u64, u64), Extras); 3] = [
+    ((1, 0, 1, 1), EXTRAS[1]),
+    ((140, 120, 2, 1), EXTRAS[0]),
+    ((140, 310, 1, 1), EXTRAS[2]),
+];
 
 #[test_kernel(attention_prefill)]
 fn attention_prefill_matches_f64(t: &mut Cases) {
@@ -606,11 +609,12 @@ fn attention_prefill_matches_f64(t: &mut Cases) {
         Scalar::BF16 => 4.0 * 2f64.powi(-9),
         _ => 0.0,
     };
-    let cases = PREFILLS.iter().zip(EXTRAS);
-    let plain = PREFILLS[2..3].iter().map(|shape| (shape, EXTRAS[0]));
-    let wide = WIDE_PREFILLS.iter().filter(|_| tile_rows > 16);
-    let wide = wide.map(|(shape, extras)| (shape, *extras));
-    for (&(rows, first, heads, kv_heads), extras) in cases.chain(plain).chain(wide) {
+    let mut cases: Vec<_> = PREFILLS.into_iter().zip(EXTRAS).collect();
+    cases.push((PREFILLS[2], EXTRAS[0]));
+    if tile_rows > 16 {
+        cases = WIDE_PREFILLS.to_vec();
+    }
+    for ((rows, first, heads, kv_heads), extras) in cases {
         let block_size = tile_rows.max(32);
         let pages = (first + rows).div_ceil(block_size);
         let scale = 1.0 / (head_dim as f32).sqrt();

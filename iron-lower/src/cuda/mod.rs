@@ -125,9 +125,15 @@ __device__ inline float bfloat_to_float(bfloat x) {
 
 // To nearest even; a NaN stays one.
 __device__ inline bfloat float_to_bfloat(float x) {
+#ifndef IRON_BFLOAT_BY_HOST
     bfloat result;
     asm(\"cvt.rn.bf16.f32 %0, %1;\" : \"=h\"(result.bits) : \"f\"(x));
     return result;
+#else
+    const unsigned int bits = __float_as_uint(x);
+    const unsigned int rounded = bits + 0x7fffu + (bits >> 16 & 1u);
+    return bfloat{(unsigned short)((isnan(x) ? bits | 0x00400000u : rounded) >> 16)};
+#endif
 }";
 
 impl Dialect for Cuda {
