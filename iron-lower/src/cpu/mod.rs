@@ -158,6 +158,8 @@ fn generate(kernel: &Kernel, with_listing: bool) -> Result<(Compiled, String), L
         .optimize(&*optimiser, &mut ControlPlane::default())
         .map_err(|e| failed(e.to_string()))?;
     schedule::schedule(&mut context.func);
+    context.compute_cfg();
+    context.compute_domtree();
     context.set_disasm(with_listing);
     let id = module
         .declare_function(

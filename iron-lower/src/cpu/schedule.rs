@@ -10,10 +10,12 @@
 //! Loads keep their place among stores, calls and other effects; those keep their order.
 
 use cranelift_codegen::entity::SecondaryMap;
-use cranelift_codegen::ir::{Block, Function, Inst, ValueDef};
+use cranelift_codegen::flowgraph::ControlFlowGraph;
+use cranelift_codegen::ir::{Block, Function, Inst, InstructionData, ValueDef};
 
 /// See the module doc.
 pub(super) fn schedule(function: &mut Function) {
+    join(function);
     let blocks: Vec<Block> = function.layout.blocks().collect();
     let mut place = SecondaryMap::with_default(u32::MAX);
     for block in blocks {
@@ -24,6 +26,35 @@ pub(super) fn schedule(function: &mut Function) {
         for &inst in &order {
             function.layout.append_inst(inst, block);
             place[inst] = u32::MAX;
+        }
+    }
+}
+
+/// Joins a block that ends in a jump with the block it jumps to, where nothing else goes there:
+/// a loop's body would lie apart from what its next turn is given.
+fn join(function: &mut Function) {
+    let flow = ControlFlowGraph::with_function(function);
+    let blocks: Vec<Block> = function.layout.blocks().collect();
+    for block in blocks {
+        // A block that joined another one is gone.
+        while function.layout.is_block_inserted(block)
+            && let Some(jump) = function.layout.last_inst(block)
+            && let InstructionData::Jump { destination, .. } = function.dfg.insts[jump]
+        {
+            let next = destination.block(&function.dfg.value_lists);
+            let alone = flow.pred_iter(next).count() == 1
+                && function.dfg.block_params(next).is_empty()
+                && Some(next) != function.layout.entry_block()
+                && next != block;
+            if !alone {
+                break;
+            }
+            function.layout.remove_inst(jump);
+            while let Some(inst) = function.layout.first_inst(next) {
+                function.layout.remove_inst(inst);
+                function.layout.append_inst(inst, block);
+            }
+            function.layout.remove_block(next);
         }
     }
 }
