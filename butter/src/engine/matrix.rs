@@ -6,9 +6,9 @@ use iron_ir::Scalar;
 use iron_ir::launch::{Argument, AsTensorArg};
 use iron_ir::op::Const;
 use iron_runtime::device::RecordedLaunch;
-use iron_runtime::{Device, DeviceError, Tensor};
+use iron_runtime::{Backend, Device, DeviceError, Tensor};
 
-use super::pack::{BLOCK, PackedFormat, pack};
+use super::pack::{BLOCK, PackedFormat, pack, pack_affine};
 use crate::catalogue;
 use crate::model::ModelError;
 
@@ -22,6 +22,17 @@ pub enum Matrix {
         format: PackedFormat,
         /// `[outputs, inputs / 32]`.
         scales: Tensor,
+        /// `[outputs, words]`.
+        quants: Tensor,
+    },
+    /// Planes of `d * q + m`, as processors read a block format.
+    Affine {
+        /// Bits of a quant.
+        bits: usize,
+        /// `[outputs, inputs / 32]`.
+        d: Tensor,
+        /// `[outputs, inputs / 32]`.
+        m: Tensor,
         /// `[outputs, words]`.
         quants: Tensor,
     },
@@ -44,14 +55,33 @@ impl Matrix {
         };
         let (rows, columns) = (rows as u64, columns as u64);
         if let Some(format) = PackedFormat::of(tensor.ty()) {
-            let planes = pack(format, tensor.bytes());
             let blocks = columns / BLOCK as u64;
+            let words = blocks * format.quant_words() as u64;
+            if device.backend() == Backend::Cpu {
+                let planes = pack_affine(format, tensor.bytes());
+                let scales = |values: &[f32]| {
+                    failed(Tensor::from_slice(
+                        device,
+                        Scalar::F32,
+                        &[rows, blocks],
+                        values,
+                    ))
+                };
+                let quants =
+                    Tensor::from_slice(device, Scalar::U32, &[rows, words], &planes.quants);
+                return Ok(Matrix::Affine {
+                    bits: format.quant_bits(),
+                    d: scales(&planes.d)?,
+                    m: scales(&planes.m)?,
+                    quants: failed(quants)?,
+                });
+            }
+            let planes = pack(format, tensor.bytes());
             let scale = match format {
                 PackedFormat::Q8_0 | PackedFormat::Q4_0 => Scalar::F16,
                 PackedFormat::Q4_1 => Scalar::U32,
             };
             let scales = Tensor::from_bytes(device, scale, &[rows, blocks], &planes.scales);
-            let words = blocks * format.quant_words() as u64;
             let quants = Tensor::from_slice(device, Scalar::U32, &[rows, words], &planes.quants);
             return Ok(Matrix::Packed {
                 format,
@@ -97,7 +127,7 @@ pub fn failed<T>(result: Result<T, DeviceError>) -> Result<T, ModelError> {
 pub struct Recorder<'d> {
     device: &'d Arc<dyn Device>,
     dtype: Scalar,
-    /// Threads that share an output of a matrix-vector product.
+    /// Threads that share an output of a dense matrix-vector product.
     lanes: u32,
     /// The launches so far.
     pub launches: Vec<RecordedLaunch>,
@@ -106,6 +136,8 @@ pub struct Recorder<'d> {
 /// Module of the kernels, relative to the corpus.
 #[derive(Clone, Copy)]
 pub enum Family {
+    /// `affine`.
+    Affine,
     /// `attention`.
     Attention,
     /// `elementwise`.
@@ -129,6 +161,7 @@ pub enum Family {
 impl Family {
     const fn module(self) -> &'static str {
         match self {
+            Family::Affine => "iron_corpus::affine",
             Family::Attention => "iron_corpus::attention",
             Family::Elementwise => "iron_corpus::elementwise",
             Family::Layout => "iron_corpus::layout",
@@ -188,12 +221,11 @@ impl<'d> Recorder<'d> {
 
     /// `y[r, :] = x[r, :] · wᵀ`.
     pub fn linear(&mut self, w: &Matrix, x: &Tensor, y: &Tensor) -> Result<(), ModelError> {
-        let lanes = format!("-LANES={}", self.lanes);
         match w {
             Matrix::Dense(w) => self.launch(
                 Family::Matmul,
                 "matvec",
-                &lanes,
+                &format!("-LANES={}", self.lanes),
                 vec![arg(x), arg(w), arg(y)],
             ),
             Matrix::Packed {
@@ -203,7 +235,14 @@ impl<'d> Recorder<'d> {
             } => {
                 let kernel = format!("matvec_{}", format.kernel_suffix());
                 let arguments = vec![arg(x), arg(scales), arg(quants), arg(y)];
-                self.launch(Family::QuantProduct, &kernel, &lanes, arguments)
+                self.launch(Family::QuantProduct, &kernel, "", arguments)
+            }
+            Matrix::Affine { bits, d, m, quants } => {
+                // Rows that share a reading of the weights; the result is the same either way.
+                let rows = if x.shape()[0] == 1 { 1 } else { 4 };
+                let suffix = format!("-BITS={bits}-ROWS={rows}");
+                let arguments = vec![arg(x), arg(d), arg(m), arg(quants), arg(y)];
+                self.launch(Family::Affine, "affine_product", &suffix, arguments)
             }
         }
     }
@@ -228,6 +267,11 @@ impl<'d> Recorder<'d> {
                 let kernel = format!("gather_rows_{}", format.kernel_suffix());
                 let arguments = vec![arg(scales), arg(quants), arg(ids), arg(y)];
                 self.launch(Family::Quant, &kernel, "", arguments)
+            }
+            Matrix::Affine { bits, d, m, quants } => {
+                let arguments = vec![arg(d), arg(m), arg(quants), arg(ids), arg(y)];
+                let suffix = format!("-BITS={bits}");
+                self.launch(Family::Affine, "affine_rows", &suffix, arguments)
             }
         }
     }

@@ -9,4 +9,4 @@ mod pages;
 mod step;
 
 pub use llama::{EngineOptions, LlamaModel};
-pub use pack::{BLOCK, PackedFormat, Planes, pack};
+pub use pack::{AffinePlanes, BLOCK, PackedFormat, Planes, pack, pack_affine};
