@@ -276,8 +276,9 @@ fn code(kernel: &Kernel, profile: Option<&Profile>) -> Result<Vec<Section>, Part
     let text = match artifact.code {
         Code::Text(text) => text,
         Code::SpirV(words) => iron_lower::spirv::disassemble(&words),
-        Code::Machine(_) => iron_lower::cpu::listing(&artifact.kernel)
-            .map_err(|e| (Vec::new(), e.to_string()))?,
+        Code::Machine(_) => {
+            iron_lower::cpu::listing(&artifact.kernel).map_err(|e| (Vec::new(), e.to_string()))?
+        }
     };
     Ok(vec![Section {
         title: profile.name.to_owned(),
