@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(
             opcodes,
             [
-                Load, Fneg, Load, Sqrt, Fma, Load, Sqrt, Fma, Load, Sqrt, Fma, Load, Store, Store,
+                Load, Sqrt, Load, Fneg, Fma, Load, Sqrt, Fma, Load, Sqrt, Fma, Load, Store, Store,
                 Return
             ]
         );
