@@ -9,6 +9,7 @@ use iron_ir::kernel::Kernel;
 use iron_ir::launch::{
     Argument, CheckedLaunch, ContractError, DeviceBuffer, LaunchLimits, TensorArg, check,
 };
+use iron_ir::verify::verify;
 
 /// What runs a kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
@@ -69,6 +70,19 @@ impl Backend {
             }
         }
     }
+}
+
+/// Refuses a kernel that the verifier refuses, with its first fault. Backends that run no pass call
+/// it; the passes verify for the others.
+pub(crate) fn verified(kernel: &Kernel, backend: Backend) -> Result<(), DeviceError> {
+    verify(kernel).map_err(|errors| DeviceError::Compile {
+        kernel: kernel.full_name(),
+        backend: backend.name(),
+        message: errors
+            .0
+            .first()
+            .map_or_else(String::new, ToString::to_string),
+    })
 }
 
 /// A compiled kernel of one device.

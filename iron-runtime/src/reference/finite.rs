@@ -1,0 +1,407 @@
+//! Floats that stop being finite, on request ([`super::ReferenceOptions::finite`]).
+//!
+//! A value *appears* where an operation of finite operands gives an infinity or NaN, or an operation
+//! without a NaN operand gives NaN. Infinities and NaN that were loaded or written as constants went
+//! in and are none. The fault is reported where such a value is stored; one that a selection drops is
+//! none.
+
+use std::collections::HashMap;
+
+use iron_ir::entity::{Handle, Tile};
+use iron_ir::kernel::Span;
+use iron_ir::{Class, Scalar};
+
+use super::machine::Machine;
+use super::program::{Inst, Pc, Row};
+use super::report::{Fault, Rule};
+
+/// Where the values at hand appeared that are not finite, by row and thread.
+#[derive(Default)]
+pub(super) struct Appeared {
+    registers: HashMap<(Row, usize), Pc>,
+    locals: HashMap<(Row, usize), Pc>,
+}
+
+impl Appeared {
+    /// None.
+    pub fn clear(&mut self) {
+        self.registers.clear();
+        self.locals.clear();
+    }
+}
+
+/// What a float is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Finite,
+    Infinite,
+    Nan,
+}
+
+fn kind_of(scalar: Scalar, bits: u64) -> Kind {
+    let (exponent, mantissa) = match scalar {
+        Scalar::F16 => (0x7c00, 0x03ff),
+        Scalar::BF16 => (0x7f80, 0x007f),
+        Scalar::F32 => (0x7f80_0000, 0x007f_ffff),
+        Scalar::F64 => (0x7ff0 << 48, (1 << 52) - 1),
+        Scalar::F8E5M2 => (0x7c, 0x03),
+        // No infinity: all ones below the sign is NaN.
+        Scalar::F8E4M3 if bits & 0x7f == 0x7f => return Kind::Nan,
+        Scalar::E8M0 if bits == 0xff => return Kind::Nan,
+        _ => return Kind::Finite,
+    };
+    match (bits & exponent == exponent, bits & mantissa != 0) {
+        (false, _) => Kind::Finite,
+        (true, false) => Kind::Infinite,
+        (true, true) => Kind::Nan,
+    }
+}
+
+/// Whether a result appeared: it is not what its operands could give away.
+fn appears(result: Kind, operands: impl IntoIterator<Item = Kind>) -> bool {
+    let mut worst = Kind::Finite;
+    for operand in operands {
+        match operand {
+            Kind::Finite => {}
+            Kind::Infinite if worst == Kind::Nan => {}
+            other => worst = other,
+        }
+    }
+    match result {
+        Kind::Finite => false,
+        Kind::Infinite => worst == Kind::Finite,
+        Kind::Nan => worst != Kind::Nan,
+    }
+}
+
+impl Machine<'_> {
+    /// Follows an instruction that has just run.
+    pub(super) fn trace(&mut self, inst: &Inst, site: Pc) {
+        match *inst {
+            Inst::Unary {
+                scalar,
+                dst,
+                a,
+                lanes,
+                ..
+            } => {
+                self.trace_lanes(scalar, scalar, dst, &[a], lanes, site);
+            }
+            Inst::Binary {
+                scalar,
+                dst,
+                a,
+                b,
+                lanes,
+                ..
+            } => {
+                self.trace_lanes(scalar, scalar, dst, &[a, b], lanes, site);
+            }
+            Inst::Fma {
+                scalar,
+                dst,
+                a,
+                b,
+                c,
+                lanes,
+            } => {
+                self.trace_lanes(scalar, scalar, dst, &[a, b, c], lanes, site);
+            }
+            Inst::Convert { from, to, dst, a } if from.lanes == to.lanes => {
+                self.trace_lanes(from.scalar, to.scalar, dst, &[a], to.lanes, site);
+            }
+            // Codes of packed types went in.
+            Inst::Convert { to, dst, .. } | Inst::Bitcast { to, dst, .. } => {
+                self.forget(dst, to.lanes)
+            }
+            Inst::Load { dst, ty, .. } => self.forget(dst, ty.lanes),
+            Inst::Atomic { dst, .. } => self.forget(dst, 1),
+            Inst::Map { ref elements, .. } => elements.iter().for_each(|&row| self.forget(row, 1)),
+            Inst::Select {
+                dst,
+                condition,
+                condition_lanes,
+                a,
+                b,
+                lanes,
+            } => {
+                let mask = self.mask.clone();
+                for lane in 0..u32::from(lanes) {
+                    let c = self.at(condition + if condition_lanes > 1 { lane } else { 0 });
+                    mask.for_each(|t| {
+                        let chosen = if self.regs[c + t] & 1 == 1 { a } else { b };
+                        self.carry(chosen + lane, dst + lane, t);
+                    });
+                }
+            }
+            Inst::Copy { dst, ref sources } => {
+                let mask = self.mask.clone();
+                for (lane, &source) in sources.iter().enumerate() {
+                    mask.for_each(|t| self.carry(source, dst + lane as u32, t));
+                }
+            }
+            Inst::Get { local, dst, lanes } => {
+                let row = self.program.local_rows[local.index()];
+                let mask = self.mask.clone();
+                for lane in 0..u32::from(lanes) {
+                    mask.for_each(|t| {
+                        let from = self.appeared.locals.get(&(row + lane, t)).copied();
+                        put(&mut self.appeared.registers, (dst + lane, t), from);
+                    });
+                }
+            }
+            Inst::Set { local, src, lanes } => {
+                let row = self.program.local_rows[local.index()];
+                let mask = self.mask.clone();
+                for lane in 0..u32::from(lanes) {
+                    mask.for_each(|t| {
+                        let from = self.appeared.registers.get(&(src + lane, t)).copied();
+                        put(&mut self.appeared.locals, (row + lane, t), from);
+                    });
+                }
+            }
+            Inst::Group {
+                scalar,
+                dst,
+                a,
+                lanes,
+                ..
+            }
+            | Inst::Subgroup {
+                scalar,
+                dst,
+                a,
+                lanes,
+                ..
+            } if scalar.is_float() => {
+                self.trace_collective(scalar, dst, a, lanes, site);
+            }
+            _ => {}
+        }
+    }
+
+    /// The value that a store is about to write.
+    pub(super) fn check_finite(
+        &self,
+        scalar: Scalar,
+        row: Row,
+        t: usize,
+        into: impl Fn() -> String,
+        span: Span,
+    ) -> Result<(), Fault> {
+        let Some(&site) = self.appeared.registers.get(&(row, t)) else {
+            return Ok(());
+        };
+        let bits = self.regs[self.at(row) + t];
+        if kind_of(scalar, bits) == Kind::Finite {
+            return Ok(());
+        }
+        let origin = &self.program.code[site as usize];
+        let message = format!(
+            "a value that is not finite appears: {} gives {}, and {} takes it",
+            self.operation(origin, t),
+            show(scalar, bits),
+            into()
+        );
+        let at = self.program.spans[site as usize];
+        let fault = self.fault(Rule::NonFinite, at, t, message);
+        Err(fault.with("the store", span))
+    }
+
+    /// The result of a tile operation, element by element beside what it was made of.
+    pub(super) fn check_tile_finite(
+        &self,
+        tile: Tile,
+        operands_are_finite: bool,
+        what: &str,
+        span: Span,
+    ) -> Result<(), Fault> {
+        let memory = &self.tiles[tile.index()];
+        let wrong = |&bits: &u64| kind_of(memory.scalar, bits) != Kind::Finite;
+        match memory.bits.iter().position(wrong) {
+            Some(at) if operands_are_finite => {
+                let (r, c) = (at as u32 / memory.columns, at as u32 % memory.columns);
+                let message = format!(
+                    "a value that is not finite appears: this {what} of finite elements gives {} at \
+                     row {r}, column {c} of `{}`",
+                    show(memory.scalar, memory.bits[at]),
+                    self.kernel.tiles[tile].name
+                );
+                Err(Fault::new(Rule::NonFinite, span, message))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A number before and after it was rounded to the type of a store.
+    pub(super) fn check_rounding(
+        &self,
+        [(from, bits), (to, rounded)]: [(Scalar, u64); 2],
+        span: Span,
+    ) -> Result<(), Fault> {
+        if !appears(kind_of(to, rounded), [kind_of(from, bits)]) {
+            return Ok(());
+        }
+        let message = format!(
+            "a value that is not finite appears: rounding {} to {to} gives {}",
+            show(from, bits),
+            show(to, rounded)
+        );
+        Err(Fault::new(Rule::NonFinite, span, message))
+    }
+
+    /// Whether every element of a tile is finite.
+    pub(super) fn tile_is_finite(&self, tile: Tile) -> bool {
+        let memory = &self.tiles[tile.index()];
+        let finite = |&bits: &u64| kind_of(memory.scalar, bits) == Kind::Finite;
+        memory.bits.iter().all(finite)
+    }
+
+    fn trace_lanes(
+        &mut self,
+        from: Scalar,
+        to: Scalar,
+        dst: Row,
+        sources: &[Row],
+        lanes: u8,
+        site: Pc,
+    ) {
+        if !to.is_float() && to.class() != Class::Packed {
+            return;
+        }
+        let mask = self.mask.clone();
+        for lane in 0..u32::from(lanes) {
+            let d = self.at(dst + lane);
+            mask.for_each(|t| {
+                let result = kind_of(to, self.regs[d + t]);
+                let origin = if result == Kind::Finite {
+                    None
+                } else {
+                    let kinds = sources
+                        .iter()
+                        .map(|&row| kind_of(from, self.regs[self.at(row + lane) + t]));
+                    if appears(result, kinds) {
+                        Some(site)
+                    } else {
+                        let known = |&row: &Row| self.appeared.registers.get(&(row + lane, t));
+                        sources.iter().find_map(known).copied()
+                    }
+                };
+                put(&mut self.appeared.registers, (dst + lane, t), origin);
+            });
+        }
+    }
+
+    fn trace_collective(&mut self, scalar: Scalar, dst: Row, a: Row, lanes: u8, site: Pc) {
+        let threads = self.threads as usize;
+        for lane in 0..u32::from(lanes) {
+            let (d, s) = (self.at(dst + lane), self.at(a + lane));
+            for t in 0..threads {
+                let result = kind_of(scalar, self.regs[d + t]);
+                let origin = if result == Kind::Finite {
+                    None
+                } else {
+                    let kinds = (0..threads).map(|u| kind_of(scalar, self.regs[s + u]));
+                    if appears(result, kinds) {
+                        Some(site)
+                    } else {
+                        let known = |u| self.appeared.registers.get(&(a + lane, u));
+                        (0..threads).find_map(known).copied()
+                    }
+                };
+                put(&mut self.appeared.registers, (dst + lane, t), origin);
+            }
+        }
+    }
+
+    fn carry(&mut self, from: Row, to: Row, t: usize) {
+        let origin = self.appeared.registers.get(&(from, t)).copied();
+        put(&mut self.appeared.registers, (to, t), origin);
+    }
+
+    fn forget(&mut self, dst: Row, lanes: u8) {
+        if self.appeared.registers.is_empty() {
+            return;
+        }
+        let mask = self.mask.clone();
+        for lane in 0..u32::from(lanes) {
+            mask.for_each(|t| put(&mut self.appeared.registers, (dst + lane, t), None));
+        }
+    }
+
+    /// An operation with the operands that it had in thread `t`.
+    fn operation(&self, inst: &Inst, t: usize) -> String {
+        let value = |scalar: Scalar, row: Row| show(scalar, self.regs[self.at(row) + t]);
+        match *inst {
+            Inst::Unary {
+                op,
+                scalar,
+                a,
+                lanes: 1,
+                ..
+            } => {
+                format!("`{}` of {}", op.name(), value(scalar, a))
+            }
+            Inst::Binary {
+                op,
+                scalar,
+                a,
+                b,
+                lanes: 1,
+                ..
+            } => {
+                format!(
+                    "`{}` of {} and {}",
+                    op.name(),
+                    value(scalar, a),
+                    value(scalar, b)
+                )
+            }
+            Inst::Fma {
+                scalar,
+                a,
+                b,
+                c,
+                lanes: 1,
+                ..
+            } => format!(
+                "`fma` of {}, {} and {}",
+                value(scalar, a),
+                value(scalar, b),
+                value(scalar, c)
+            ),
+            Inst::Convert { from, to, a, .. } if from.lanes == 1 => {
+                format!(
+                    "the conversion of {} to {}",
+                    value(from.scalar, a),
+                    to.scalar
+                )
+            }
+            Inst::Group { .. } => "a workgroup operation".into(),
+            Inst::Subgroup { .. } => "a subgroup operation".into(),
+            _ => "an operation on a vector".into(),
+        }
+    }
+}
+
+fn put(map: &mut HashMap<(Row, usize), Pc>, key: (Row, usize), origin: Option<Pc>) {
+    match origin {
+        Some(site) => {
+            map.insert(key, site);
+        }
+        None if map.is_empty() => {}
+        None => {
+            map.remove(&key);
+        }
+    }
+}
+
+/// A number as people read it.
+fn show(scalar: Scalar, bits: u64) -> String {
+    let wide = match super::scalar::convert(scalar, Scalar::F32, bits) {
+        _ if scalar == Scalar::F64 => f64::from_bits(bits),
+        Some(single) => f64::from(f32::from_bits(single as u32)),
+        None => return format!("{bits:#x}"),
+    };
+    format!("{wide}")
+}
