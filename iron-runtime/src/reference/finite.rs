@@ -1,33 +1,39 @@
 //! Floats that stop being finite, on request ([`super::ReferenceOptions::finite`]).
 //!
-//! A value *appears* where an operation of finite operands gives an infinity or NaN, or an operation
-//! without a NaN operand gives NaN. Infinities and NaN that were loaded or written as constants went
-//! in and are none. The fault is reported where such a value is stored; one that a selection drops is
-//! none.
+//! A value *appears* where an operation of finite operands gives an infinity or NaN, or where infinite
+//! constants of the kernel make a NaN (a row that is masked whole: `-inf - -inf`). Infinities and NaN
+//! that were loaded, or came as scalars, went in; what is made of them is no fault. A fault is reported
+//! where the value is stored; one that a selection drops is none.
 
 use std::collections::HashMap;
+use std::rc::Rc;
 
 use iron_ir::entity::{Handle, Tile};
-use iron_ir::kernel::Span;
+use iron_ir::kernel::{ParamKind, Span};
 use iron_ir::{Class, Scalar};
 
 use super::machine::Machine;
-use super::program::{Inst, Pc, Row};
+use super::program::{Inst, Pc, Row, Source};
 use super::report::{Fault, Rule};
 
-/// Where the values at hand appeared that are not finite, by row and thread.
-#[derive(Default)]
-pub(super) struct Appeared {
-    registers: HashMap<(Row, usize), Pc>,
-    locals: HashMap<(Row, usize), Pc>,
+/// Where a value that is not finite comes from; a constant comes from nowhere.
+#[derive(Clone)]
+enum Origin {
+    WentIn,
+    Appeared(Rc<Appearance>),
 }
 
-impl Appeared {
-    /// None.
-    pub fn clear(&mut self) {
-        self.registers.clear();
-        self.locals.clear();
-    }
+struct Appearance {
+    site: Pc,
+    /// The operation with its operands and result.
+    what: String,
+}
+
+/// Where the values at hand come from that are not finite, by row and thread.
+#[derive(Default)]
+pub(super) struct Origins {
+    registers: HashMap<(Row, usize), Origin>,
+    locals: HashMap<(Row, usize), Origin>,
 }
 
 /// What a float is.
@@ -57,24 +63,45 @@ fn kind_of(scalar: Scalar, bits: u64) -> Kind {
     }
 }
 
-/// Whether a result appeared: it is not what its operands could give away.
+/// Whether a result appeared, of operands that come from nowhere.
 fn appears(result: Kind, operands: impl IntoIterator<Item = Kind>) -> bool {
-    let mut worst = Kind::Finite;
+    let (mut infinite, mut nan) = (false, false);
     for operand in operands {
-        match operand {
-            Kind::Finite => {}
-            Kind::Infinite if worst == Kind::Nan => {}
-            other => worst = other,
-        }
+        infinite |= operand == Kind::Infinite;
+        nan |= operand == Kind::Nan;
     }
     match result {
         Kind::Finite => false,
-        Kind::Infinite => worst == Kind::Finite,
-        Kind::Nan => worst != Kind::Nan,
+        Kind::Infinite => !infinite && !nan,
+        Kind::Nan => !nan,
     }
 }
 
 impl Machine<'_> {
+    /// At the start of a workgroup: only scalar arguments can be anything but finite.
+    pub(super) fn start_tracing(&mut self) {
+        self.origins = Origins::default();
+        if !self.finite {
+            return;
+        }
+        let program = self.program;
+        for &(row, source) in &program.sources {
+            let Source::Scalar(param) = source else {
+                continue;
+            };
+            let bits = self.regs[self.at(row)];
+            let scalar = match self.kernel.params[param].kind {
+                ParamKind::Scalar(scalar) => scalar,
+                ParamKind::Tensor(_) => continue,
+            };
+            if kind_of(scalar, bits) != Kind::Finite {
+                for t in 0..self.threads as usize {
+                    self.origins.registers.insert((row, t), Origin::WentIn);
+                }
+            }
+        }
+    }
+
     /// Follows an instruction that has just run.
     pub(super) fn trace(&mut self, inst: &Inst, site: Pc) {
         match *inst {
@@ -110,13 +137,21 @@ impl Machine<'_> {
             Inst::Convert { from, to, dst, a } if from.lanes == to.lanes => {
                 self.trace_lanes(from.scalar, to.scalar, dst, &[a], to.lanes, site);
             }
-            // Codes of packed types went in.
+            // Bits and codes of packed types are taken as they are.
             Inst::Convert { to, dst, .. } | Inst::Bitcast { to, dst, .. } => {
-                self.forget(dst, to.lanes)
+                self.went_in(to.scalar, dst, to.lanes);
             }
-            Inst::Load { dst, ty, .. } => self.forget(dst, ty.lanes),
-            Inst::Atomic { dst, .. } => self.forget(dst, 1),
-            Inst::Map { ref elements, .. } => elements.iter().for_each(|&row| self.forget(row, 1)),
+            Inst::Load { dst, ty, .. } => self.went_in(ty.scalar, dst, ty.lanes),
+            Inst::Atomic { scalar, dst, .. } => self.went_in(scalar, dst, 1),
+            Inst::Map {
+                ref elements,
+                ref from,
+                ..
+            } => {
+                for (&row, &tile) in elements.iter().zip(from) {
+                    self.went_in(self.tiles[tile.index()].scalar, row, 1);
+                }
+            }
             Inst::Select {
                 dst,
                 condition,
@@ -145,8 +180,8 @@ impl Machine<'_> {
                 let mask = self.mask.clone();
                 for lane in 0..u32::from(lanes) {
                     mask.for_each(|t| {
-                        let from = self.appeared.locals.get(&(row + lane, t)).copied();
-                        put(&mut self.appeared.registers, (dst + lane, t), from);
+                        let from = self.origins.locals.get(&(row + lane, t)).cloned();
+                        put(&mut self.origins.registers, (dst + lane, t), from);
                     });
                 }
             }
@@ -155,8 +190,8 @@ impl Machine<'_> {
                 let mask = self.mask.clone();
                 for lane in 0..u32::from(lanes) {
                     mask.for_each(|t| {
-                        let from = self.appeared.registers.get(&(src + lane, t)).copied();
-                        put(&mut self.appeared.locals, (row + lane, t), from);
+                        let from = self.origins.registers.get(&(src + lane, t)).cloned();
+                        put(&mut self.origins.locals, (row + lane, t), from);
                     });
                 }
             }
@@ -189,21 +224,20 @@ impl Machine<'_> {
         into: impl Fn() -> String,
         span: Span,
     ) -> Result<(), Fault> {
-        let Some(&site) = self.appeared.registers.get(&(row, t)) else {
+        let Some(Origin::Appeared(appearance)) = self.origins.registers.get(&(row, t)) else {
             return Ok(());
         };
         let bits = self.regs[self.at(row) + t];
         if kind_of(scalar, bits) == Kind::Finite {
             return Ok(());
         }
-        let origin = &self.program.code[site as usize];
         let message = format!(
-            "a value that is not finite appears: {} gives {}, and {} takes it",
-            self.operation(origin, t),
+            "a value that is not finite appears: {}; {} becomes {}",
+            appearance.what,
+            into(),
             show(scalar, bits),
-            into()
         );
-        let at = self.program.spans[site as usize];
+        let at = self.program.spans[appearance.site as usize];
         let fault = self.fault(Rule::NonFinite, at, t, message);
         Err(fault.with("the store", span))
     }
@@ -271,23 +305,9 @@ impl Machine<'_> {
         }
         let mask = self.mask.clone();
         for lane in 0..u32::from(lanes) {
-            let d = self.at(dst + lane);
             mask.for_each(|t| {
-                let result = kind_of(to, self.regs[d + t]);
-                let origin = if result == Kind::Finite {
-                    None
-                } else {
-                    let kinds = sources
-                        .iter()
-                        .map(|&row| kind_of(from, self.regs[self.at(row + lane) + t]));
-                    if appears(result, kinds) {
-                        Some(site)
-                    } else {
-                        let known = |&row: &Row| self.appeared.registers.get(&(row + lane, t));
-                        sources.iter().find_map(known).copied()
-                    }
-                };
-                put(&mut self.appeared.registers, (dst + lane, t), origin);
+                let operands: Vec<_> = sources.iter().map(|&row| (row + lane, t)).collect();
+                self.derive(from, to, (dst + lane, t), &operands, site);
             });
         }
     }
@@ -295,37 +315,64 @@ impl Machine<'_> {
     fn trace_collective(&mut self, scalar: Scalar, dst: Row, a: Row, lanes: u8, site: Pc) {
         let threads = self.threads as usize;
         for lane in 0..u32::from(lanes) {
-            let (d, s) = (self.at(dst + lane), self.at(a + lane));
+            let operands: Vec<_> = (0..threads).map(|t| (a + lane, t)).collect();
             for t in 0..threads {
-                let result = kind_of(scalar, self.regs[d + t]);
-                let origin = if result == Kind::Finite {
-                    None
-                } else {
-                    let kinds = (0..threads).map(|u| kind_of(scalar, self.regs[s + u]));
-                    if appears(result, kinds) {
-                        Some(site)
-                    } else {
-                        let known = |u| self.appeared.registers.get(&(a + lane, u));
-                        (0..threads).find_map(known).copied()
-                    }
-                };
-                put(&mut self.appeared.registers, (dst + lane, t), origin);
+                self.derive(scalar, scalar, (dst + lane, t), &operands, site);
             }
         }
     }
 
-    fn carry(&mut self, from: Row, to: Row, t: usize) {
-        let origin = self.appeared.registers.get(&(from, t)).copied();
-        put(&mut self.appeared.registers, (to, t), origin);
+    /// Where a result comes from, by its operands.
+    fn derive(
+        &mut self,
+        from: Scalar,
+        to: Scalar,
+        result: (Row, usize),
+        operands: &[(Row, usize)],
+        site: Pc,
+    ) {
+        let held = |(row, t): (Row, usize)| self.regs[self.at(row) + t];
+        let bits = held(result);
+        let kind = kind_of(to, bits);
+        let origin = if kind == Kind::Finite {
+            None
+        } else {
+            let mut known = operands
+                .iter()
+                .filter_map(|o| self.origins.registers.get(o));
+            let first = known.next().cloned();
+            let went_in = known.any(|o| matches!(o, Origin::WentIn));
+            let kinds = operands.iter().map(|&o| kind_of(from, held(o)));
+            match first {
+                _ if went_in => Some(Origin::WentIn),
+                Some(first) => Some(first),
+                None if appears(kind, kinds) => {
+                    let what = self.operation(&self.program.code[site as usize], result.1);
+                    let what = format!("{what} gives {}", show(to, bits));
+                    Some(Origin::Appeared(Rc::new(Appearance { site, what })))
+                }
+                None => None,
+            }
+        };
+        put(&mut self.origins.registers, result, origin);
     }
 
-    fn forget(&mut self, dst: Row, lanes: u8) {
-        if self.appeared.registers.is_empty() {
-            return;
-        }
+    fn carry(&mut self, from: Row, to: Row, t: usize) {
+        let origin = self.origins.registers.get(&(from, t)).cloned();
+        put(&mut self.origins.registers, (to, t), origin);
+    }
+
+    /// Whatever is not finite in these rows comes from outside.
+    fn went_in(&mut self, scalar: Scalar, dst: Row, lanes: u8) {
         let mask = self.mask.clone();
         for lane in 0..u32::from(lanes) {
-            mask.for_each(|t| put(&mut self.appeared.registers, (dst + lane, t), None));
+            let row = dst + lane;
+            let at = self.at(row);
+            mask.for_each(|t| {
+                let is_finite = kind_of(scalar, self.regs[at + t]) == Kind::Finite;
+                let origin = (!is_finite).then_some(Origin::WentIn);
+                put(&mut self.origins.registers, (row, t), origin);
+            });
         }
     }
 
@@ -384,10 +431,10 @@ impl Machine<'_> {
     }
 }
 
-fn put(map: &mut HashMap<(Row, usize), Pc>, key: (Row, usize), origin: Option<Pc>) {
+fn put(map: &mut HashMap<(Row, usize), Origin>, key: (Row, usize), origin: Option<Origin>) {
     match origin {
-        Some(site) => {
-            map.insert(key, site);
+        Some(origin) => {
+            map.insert(key, origin);
         }
         None if map.is_empty() => {}
         None => {

@@ -10,7 +10,7 @@ use iron_ir::kernel::{Kernel, Space, Span};
 use iron_ir::op::{BarrierMemory, BarrierScope, BinaryOp, BuiltinOp};
 
 use super::exact::WrappedValues;
-use super::finite::Appeared;
+use super::finite::Origins;
 use super::mask::Mask;
 use super::memory::{Access, Actor, ArrayMemory, BufferMemory, FIRST_TILE, TensorMemory};
 use super::program::{Inst, Pc, Program, Row, Source};
@@ -92,7 +92,7 @@ pub(super) struct Machine<'a> {
     /// Values that stop being finite are faults.
     pub finite: bool,
     pub wrapped: WrappedValues,
-    pub appeared: Appeared,
+    pub origins: Origins,
     pc: Pc,
     shared: Epoch,
     global: Epoch,
@@ -161,7 +161,7 @@ impl<'a> Machine<'a> {
             returned: None,
             finite: launch.finite,
             wrapped: WrappedValues::default(),
-            appeared: Appeared::default(),
+            origins: Origins::default(),
             pc: 0,
             shared: Epoch::default(),
             global: Epoch::default(),
@@ -225,7 +225,7 @@ impl<'a> Machine<'a> {
         self.frames.clear();
         self.returned = None;
         self.wrapped.clear();
-        self.appeared.clear();
+        self.start_tracing();
         self.pc = 0;
         self.steps = 0;
     }

@@ -223,7 +223,7 @@ impl Device for ReferenceDevice {
 
     fn pipeline(&self, kernel: &Kernel) -> Result<Arc<dyn Pipeline>, DeviceError> {
         if !self.options.unverified {
-            crate::device::verified(kernel, self.backend())?;
+            crate::device::admit(kernel, self)?;
         }
         Ok(Arc::new(ReferencePipeline {
             program: Program::new(kernel),
