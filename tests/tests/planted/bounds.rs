@@ -115,7 +115,7 @@ pub fn lane_fifteen<const MENDED: bool>(
     let t = local_index();
     let lane = if MENDED { subgroup_size() - 1 } else { 15 };
     let last = subgroup_shuffle(x[t], lane); // fault: no-such-lane at 4, 8
-    y[t] = last - last;
+    y[t] = last * 0.0;
 }
 
 #[test_kernel(lane_fifteen)]
