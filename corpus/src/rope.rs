@@ -2,6 +2,7 @@
 //!
 //! The inverse frequencies are a tensor, so that every recipe (default, linear, llama3, …) is
 //! computed once on the host; positions are a device tensor, so that a recorded step replays.
+//! `magnitude` scales the rotated elements, as YaRN and longrope ask for; 1 otherwise.
 
 use iron_ir::prelude::*;
 use iron_ir::testing::{Benches, Bound, Cases, ints, normal, uniform};
@@ -12,20 +13,22 @@ const MOST_PAIRS: u32 = 256;
 /// Vectors of 4 pairs that a thread rotates at once.
 const BATCH: u32 = 3;
 
-/// Sine and cosine of every pair of a row: `positions[row] * frequencies[j]` radians, in f32.
+/// Sine and cosine of every pair of a row, of `positions[row] * frequencies[j]` radians, times
+/// `magnitude`.
 #[device_fn]
 fn rotations(
     positions: &Tensor<u32, 1>,
     frequencies: &Tensor<f32, 1>,
     row: u32,
+    magnitude: f32,
     sines: &mut Shared<f32>,
     cosines: &mut Shared<f32>,
 ) {
     let position = positions[row] as f32;
     for j in strided(frequencies.dim(0)) {
         let angle = position * frequencies[j];
-        sines[j] = angle.sin();
-        cosines[j] = angle.cos();
+        sines[j] = angle.sin() * magnitude;
+        cosines[j] = angle.cos() * magnitude;
     }
     barrier();
 }
@@ -43,10 +46,18 @@ pub fn rope_half<T: Float>(
     x: &mut Tensor<T, (rows, heads, head_dim)>,
     positions: &Tensor<u32, (rows,)>,
     frequencies: &Tensor<f32, (pairs,)>,
+    magnitude: f32,
 ) {
     let row = group_id(0);
     let (mut sines, mut cosines) = (shared::<f32>(MOST_PAIRS), shared::<f32>(MOST_PAIRS));
-    rotations(positions, frequencies, row, &mut sines, &mut cosines);
+    rotations(
+        positions,
+        frequencies,
+        row,
+        magnitude,
+        &mut sines,
+        &mut cosines,
+    );
     let half = pairs / 4;
     let count = heads * half;
     // All of a batch is read before any of it is written: the loads do not wait for stores.
@@ -84,10 +95,18 @@ pub fn rope_interleaved<T: Float>(
     x: &mut Tensor<T, (rows, heads, head_dim)>,
     positions: &Tensor<u32, (rows,)>,
     frequencies: &Tensor<f32, (pairs,)>,
+    magnitude: f32,
 ) {
     let row = group_id(0);
     let (mut sines, mut cosines) = (shared::<f32>(MOST_PAIRS), shared::<f32>(MOST_PAIRS));
-    rotations(positions, frequencies, row, &mut sines, &mut cosines);
+    rotations(
+        positions,
+        frequencies,
+        row,
+        magnitude,
+        &mut sines,
+        &mut cosines,
+    );
     let twos = pairs / 2;
     for i in strided(heads * twos) {
         let (head, j) = (i / twos, i % twos);
@@ -111,6 +130,11 @@ const SHAPES: [(u64, u64, u64, u64); 4] = [
     (3, 2, 128, 32),
 ];
 
+/// Plain for some shapes, YaRN's for a factor of 4 for the others.
+fn magnitude(pairs: u64) -> f32 {
+    if pairs == 40 { 1.138_629_4 } else { 1.0 }
+}
+
 /// Rotates every pair `(first(j), second(j))` in f64. The angle is the f32 product that the
 /// format defines: at large positions its rounding is part of every implementation's answer.
 fn rotate(
@@ -122,12 +146,13 @@ fn rotate(
     pair: impl Fn(usize) -> (usize, usize),
 ) -> Vec<f64> {
     let mut y = x.to_vec();
+    let scale = f64::from(magnitude(frequencies.len() as u64));
     for (head, values) in y.chunks_mut(head_dim as usize).enumerate() {
         let position = positions[head / heads as usize] as f32;
         for (j, frequency) in frequencies.iter().enumerate() {
             let angle = f64::from(position * *frequency as f32);
             let (first, second) = pair(j);
-            let (a, b) = (values[first], values[second]);
+            let (a, b) = (values[first] * scale, values[second] * scale);
             values[first] = a * angle.cos() - b * angle.sin();
             values[second] = b * angle.cos() + a * angle.sin();
         }
@@ -142,6 +167,7 @@ fn rope_half_matches_f64(t: &mut Cases) {
             .inout("x", [rows, heads, head_dim], normal(0.0, 1.0))
             .input("positions", [rows], ints(0, 8192))
             .input("frequencies", [pairs], uniform(1e-4, 1.0))
+            .scalar("magnitude", magnitude(pairs))
             .bound(Bound::relative(1e-5).absolute(2e-6))
             .expect(move |inputs, out| {
                 let positions = inputs.ints("positions");
@@ -160,6 +186,7 @@ fn rope_interleaved_matches_f64(t: &mut Cases) {
             .inout("x", [rows, heads, head_dim], normal(0.0, 1.0))
             .input("positions", [rows], ints(0, 8192))
             .input("frequencies", [pairs], uniform(1e-4, 1.0))
+            .scalar("magnitude", magnitude(pairs))
             .bound(Bound::relative(1e-5).absolute(2e-6))
             .expect(move |inputs, out| {
                 let positions = inputs.ints("positions");
@@ -178,5 +205,6 @@ fn rope_half_of_8b(b: &mut Benches) {
         .inout("x", [rows, heads, head_dim], normal(0.0, 1.0))
         .input("positions", [rows], ints(0, 8192))
         .input("frequencies", [head_dim / 2], uniform(1e-4, 1.0))
+        .scalar("magnitude", 1.0f32)
         .bytes(2 * rows * heads * head_dim * bytes);
 }
