@@ -38,7 +38,7 @@ pub fn argmax_rows<T: Float>(x: &Tensor<T, (rows, cols)>, y: &mut Tensor<u32, (r
 }
 
 /// Columns that one workgroup of [`argmax_chunks`] takes.
-const ARGMAX_CHUNK: u32 = 1024;
+pub const ARGMAX_CHUNK: u32 = 1024;
 
 /// Largest element of each chunk of [`ARGMAX_CHUNK`] columns of each row, and its index, the
 /// lowest among equals; NaN counts as the largest. [`argmax_of_chunks`] joins them. Two launches
@@ -76,27 +76,29 @@ pub fn argmax_chunks<T: Float>(
     }
 }
 
-/// Index of the largest element of each row, from the chunks that [`argmax_chunks`] wrote; a row
-/// without chunks gives `u32::MAX`.
-#[kernel(grid = [rows], workgroup = 128)]
+/// Index and value of the largest element of each row, from the chunks that [`argmax_chunks`]
+/// wrote; a row without chunks gives `u32::MAX` and minus infinity.
+#[kernel(grid = [rows], workgroup = 256)]
 pub fn argmax_of_chunks(
     largest_of: &Tensor<f32, (rows, chunks)>,
     index_of: &Tensor<u32, (rows, chunks)>,
-    y: &mut Tensor<u32, (rows,)>,
+    index: &mut Tensor<u32, (rows,)>,
+    largest: &mut Tensor<f32, (rows,)>,
 ) {
     let row = group_id(0);
-    let mut largest = f32::NEG_INFINITY;
+    let mut best = f32::NEG_INFINITY;
     let mut at = u32::MAX;
     for chunk in strided(chunks) {
         let value = largest_of[[row, chunk]];
-        if at == u32::MAX || is_better(value, largest) {
-            largest = value;
+        if at == u32::MAX || is_better(value, best) {
+            best = value;
             at = index_of[[row, chunk]];
         }
     }
-    let (_, first) = workgroup_argmax(largest, at);
+    let (most, first) = workgroup_argmax(best, at);
     if local_index() == 0 {
-        y[row] = first;
+        index[row] = first;
+        largest[row] = most;
     }
 }
 
@@ -173,9 +175,10 @@ fn argmax_of_chunks_takes_the_first_of_equals(t: &mut Cases) {
             .input(
                 "index_of",
                 [rows, chunks],
-                ints(0, 1).map(move |i, _| (i as u64 % chunks.max(1) * 2048 + 5) as i64),
+                ints(0, 1).map(move |i, _| (i as u64 % chunks.max(1) * 1024 + 5) as i64),
             )
-            .output("y", [rows])
+            .output("index", [rows])
+            .output("largest", [rows])
             .bound(Bound::exact())
             .expect(move |inputs, out| {
                 let row = |r: u64| {
@@ -184,9 +187,11 @@ fn argmax_of_chunks_takes_the_first_of_equals(t: &mut Cases) {
                 let none = i64::from(u32::MAX);
                 let first = |r| match row(r) {
                     [] => none,
-                    row => (first_of_largest(row).1 * 2048 + 5) as i64,
+                    row => (first_of_largest(row).1 * 1024 + 5) as i64,
                 };
-                out.set_ints("y", (0..rows).map(first).collect());
+                out.set_ints("index", (0..rows).map(first).collect());
+                let largest = |r| first_of_largest(row(r)).0;
+                out.set("largest", (0..rows).map(largest).collect());
             });
     }
 }
@@ -207,9 +212,10 @@ fn argmax_of_a_vocabulary(b: &mut Benches) {
 
 #[bench_kernel(argmax_of_chunks)]
 fn argmax_of_a_vocabularys_chunks(b: &mut Benches) {
-    b.bench("75")
-        .input("largest_of", [1, 75], normal(0.0, 1.0))
-        .input("index_of", [1, 75], ints(0, 100))
-        .output("y", [1])
-        .bytes(75 * 8);
+    b.bench("149")
+        .input("largest_of", [1, 149], normal(0.0, 1.0))
+        .input("index_of", [1, 149], ints(0, 100))
+        .output("index", [1])
+        .output("largest", [1])
+        .bytes(149 * 8);
 }

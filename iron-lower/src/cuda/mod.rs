@@ -110,6 +110,7 @@ __device__ inline half float_to_half(float x) {
 #endif";
 
 const BFLOAT: &str = "\
+#ifndef IRON_HALF_BY_HOST
 // The upper half of a float.
 struct bfloat {
     unsigned short bits;
@@ -119,7 +120,6 @@ __device__ inline float bfloat_to_float(bfloat x) {
     return __uint_as_float((unsigned int)x.bits << 16);
 }
 
-#ifndef IRON_HALF_BY_HOST
 // To nearest even; a NaN stays one.
 __device__ inline bfloat float_to_bfloat(float x) {
     bfloat result;
