@@ -4,7 +4,6 @@
 
 // The text's own halves are PTX.
 #define IRON_HALF_BY_HOST
-#define IRON_BFLOAT_BY_HOST
 struct half {
   unsigned short bits;
 };
