@@ -17,6 +17,7 @@ import os
 import platform
 import statistics
 import subprocess
+import sys
 import time
 
 
@@ -68,6 +69,8 @@ def main():
         raise SystemExit(f"--threads {options.threads}: only {len(allowed)} processors are allowed")
     os.sched_setaffinity(0, set(allowed))
 
+    # This file has the package's name and its folder comes first.
+    sys.path.pop(0)
     import llama_cpp
 
     model = llama_cpp.Llama(
