@@ -14,6 +14,7 @@ pub mod quant;
 pub mod quant_product;
 pub mod reduce;
 pub mod rope;
+pub mod selection;
 
 /// Keeps this library's registrations in a binary that calls it: a library that nothing refers
 /// to is dropped by the linker, and its kernels with it. Returns how many kernels it has.

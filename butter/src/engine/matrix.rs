@@ -155,8 +155,8 @@ pub enum Family {
     Quant,
     /// `quant_product`.
     QuantProduct,
-    /// `reduce`.
-    Reduce,
+    /// `selection`.
+    Selection,
     /// `rope`.
     Rope,
 }
@@ -173,7 +173,7 @@ impl Family {
             Family::Norm => "iron_corpus::norm",
             Family::Quant => "iron_corpus::quant",
             Family::QuantProduct => "iron_corpus::quant_product",
-            Family::Reduce => "iron_corpus::reduce",
+            Family::Selection => "iron_corpus::selection",
             Family::Rope => "iron_corpus::rope",
         }
     }
