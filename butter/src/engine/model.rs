@@ -85,7 +85,7 @@ impl DeviceModel {
             largest: failed(Tensor::from_view(&device, largest))?,
             all,
         };
-        Ok(DeviceModel {
+        let mut model = DeviceModel {
             tables: BlockTables::new(&device, &cache)?,
             pages: PageTable::new(cache.blocks, BLOCK_SIZE, sequences, cache.blocks_a_sequence),
             device,
@@ -97,7 +97,28 @@ impl DeviceModel {
             arena: None,
             steps: HashMap::new(),
             step_order: Vec::new(),
-        })
+        };
+        model.compile()?;
+        Ok(model)
+    }
+
+    /// Records a step of each kind, so that no request waits for a compiler.
+    fn compile(&mut self) -> Result<(), ModelError> {
+        let decode = StepKey {
+            rows: 1,
+            outputs: 1,
+            splits: 1,
+            prefill_slot: None,
+        };
+        // The larger arena first: a larger one would drop the step recorded before.
+        if self.options.max_step_rows >= PREFILL_ROWS {
+            self.recorded(StepKey {
+                rows: PREFILL_ROWS,
+                prefill_slot: Some(0),
+                ..decode
+            })?;
+        }
+        self.recorded(decode)
     }
 
     /// Bytes that the caches of all layers take.
