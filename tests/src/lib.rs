@@ -9,6 +9,7 @@
 //! | [`oracle`] | functions in `f64` and the distance in units in the last place |
 //! | [`fuzz`] | random well-typed kernels |
 //! | [`differential`] | one kernel on every execution, compared bit for bit |
+//! | [`reduce`] | a kernel that shows a fault, made smaller |
 
 pub mod backends;
 pub mod batch;
@@ -16,4 +17,5 @@ pub mod differential;
 pub mod fuzz;
 pub mod grid;
 pub mod oracle;
+pub mod reduce;
 pub mod rows;

@@ -14,7 +14,7 @@ use iron_ir::{Const, Scalar};
 use iron_runtime::{DeviceError, Tensor, launch_kernel};
 use iron_tests::backends::{Target, targets};
 use iron_tests::batch::{Form, Tally, grouped, run_many};
-use iron_tests::rows::{Expected, Operation, Row, is_nan, parse, show};
+use iron_tests::rows::{Expected, Operation, Row, bounds, is_nan, parse, show};
 use iron_tests::{grid, oracle};
 
 const FILES: [(&str, &str); 3] = [
@@ -330,17 +330,6 @@ fn narrow_answer(from: Scalar, to: Scalar, bits: u64) -> Option<Vec<u64>> {
 }
 
 /// Bounds of the functions in units in the last place of `f32`.
-fn bounds() -> Vec<(&'static str, f64)> {
-    include_str!("../semantics/functions.txt")
-        .lines()
-        .filter(|line| !line.starts_with('#') && !line.trim().is_empty())
-        .map(|line| {
-            let (name, bound) = line.split_once(' ').expect("a name and a bound");
-            (name, bound.trim().parse().expect("a number"))
-        })
-        .collect()
-}
-
 /// Mantissas of every exponent and sign that functions are measured at.
 const MANTISSAS: u64 = 128;
 

@@ -135,8 +135,7 @@ impl VulkanDevice {
             ],
         );
         let mut profile = self.profile.clone();
-        let [_, y, z] = kernel.contract.workgroup;
-        profile.legal.linear_subgroups = self.has_linear_subgroups && y == 1 && z == 1;
+        profile.legal.linear_subgroups = self.has_linear_subgroups;
         let lowered =
             iron_lower::lower(kernel, &profile).map_err(|error| failed_lowering(kernel, error))?;
         let Code::SpirV(words) = &lowered.code else {
