@@ -337,6 +337,8 @@ def show_float(ty, word):
     """The shortest decimal that gives the bits, or the bits."""
     number = decode(ty, word)
     digits = FLOATS[ty][0] // 4
+    if ty.startswith("f8"):
+        return f"0x{word:0{digits}x}"
     if number == NAN:
         return "nan" if word == encode(ty, NAN) else f"0x{word:0{digits}x}"
     sign, magnitude = number
@@ -345,13 +347,12 @@ def show_float(ty, word):
         return mark + "inf"
     if word in (from_text(ty, "MAX"), from_text(ty, "-MAX")):
         return mark + "MAX"
-    if not ty.startswith("f8"):
-        for precision in range(1, 8):
-            text = f"{float(magnitude):.{precision}g}"
-            if "e" not in text and "." not in text:
-                text += ".0"
-            if encode(ty, (sign, Fraction(text))) == word:
-                return mark + text
+    for precision in range(1, 8):
+        text = f"{float(magnitude):.{precision}g}"
+        if "e" not in text and "." not in text:
+            text += ".0"
+        if encode(ty, (sign, Fraction(text))) == word:
+            return mark + text
     return f"0x{word:0{digits}x}"
 
 

@@ -342,7 +342,7 @@ fn expected(row: &Row, text: &str) -> Result<Expected, String> {
 }
 
 /// The bits of a value as written in a row.
-fn literal(scalar: Scalar, text: &str) -> Result<u64, String> {
+pub(crate) fn literal(scalar: Scalar, text: &str) -> Result<u64, String> {
     let wrong = || format!("`{text}` is no {scalar}");
     let width = u64::MAX >> (64 - scalar.bits());
     if let Some(hex) = text.strip_prefix("0x") {

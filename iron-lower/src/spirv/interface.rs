@@ -150,7 +150,11 @@ impl Emitter<'_> {
             }
         });
         let partial = self.has_partial_subgroup();
+        let hides = self.hides_operands();
         let uses = &mut self.interface;
+        if hides {
+            uses.used_builtins.insert((BuiltinOp::LocalIndex, 0));
+        }
         for value in values {
             match kernel.values[value].op {
                 Op::Scalar(param) => {

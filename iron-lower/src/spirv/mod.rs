@@ -27,6 +27,7 @@
 mod control;
 mod exchange;
 mod formula;
+mod hidden;
 mod integer;
 mod interface;
 mod math;

@@ -455,9 +455,7 @@ impl Machine<'_> {
                         SubgroupOp::Any => values.iter().fold(0, |any, &x| any | x),
                         SubgroupOp::All => values.iter().fold(1, |all, &x| all & x),
                         SubgroupOp::Reduce => {
-                            let mut all = values.clone();
-                            all.resize(width, scalar::identity(reduce, scalar));
-                            scalar::tree(reduce, scalar, &all).unwrap_or(0)
+                            scalar::tree(reduce, scalar, &values).unwrap_or(0)
                         }
                     });
                 }

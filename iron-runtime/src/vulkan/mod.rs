@@ -106,6 +106,7 @@ impl VulkanDevice {
         device.options.fused_multiply_add = probe::fuses_multiply_add(&device)?;
         device.has_linear_subgroups =
             device.has(Feature::Subgroups) && probe::has_linear_subgroups(&device)?;
+        device.options.drops_zero_operands = probe::drops_zero_operands(&device)?;
         device.options.loop_turns = probe::loop_turns(&device)?;
         device.profile.spirv = Some(device.options);
         Ok(Arc::new(device))
