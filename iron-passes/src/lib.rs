@@ -94,7 +94,11 @@ pub fn run_with(
         pass(&mut kernel, legal)?;
         has_collectives &= *name != "lower_groups";
         if cfg!(debug_assertions) || index + 1 == passes.len() {
-            let check = if has_collectives { verify } else { verify_lowered };
+            let check = if has_collectives {
+                verify
+            } else {
+                verify_lowered
+            };
             check(&kernel).map_err(|errors| PassError::Broken { pass: name, errors })?;
         }
         show(name, &kernel);

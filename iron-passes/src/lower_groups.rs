@@ -21,7 +21,9 @@ use iron_ir::op::{BarrierScope, BinaryOp, BuiltinOp, CompareOp, GroupOp, ReduceO
 use iron_ir::{Block, Kernel, Place, Scalar, Stmt, Type};
 
 use crate::rewrite::Builder;
-use crate::trees::{absent, butterfly, combine, identity, shuffle, shuffle_width, shuffle_xor, tree};
+use crate::trees::{
+    absent, butterfly, combine, identity, shuffle, shuffle_width, shuffle_xor, tree,
+};
 use crate::{Legal, PassError};
 
 /// Elements that one thread combines in a stage of shared memory.

@@ -275,7 +275,7 @@ def divide(x, y):
     return (sign, x[1] / y[1])
 
 
-def root(x, digits=200):
+def root(x, digits=700):
     if x == NAN or x[0] < 0 and x[1] != 0:
         return NAN
     if x[1] in (0, INF):

@@ -249,10 +249,7 @@ pub fn kernel_text(rows: &[&Row], form: Form) -> String {
                 let scalar = operation.operand_type(from, i);
                 if form.loads(i) {
                     let (operand, name) = (format!("%{prefix}operand"), names[i]);
-                    let _ = writeln!(
-                        text,
-                        "  {operand}: {scalar} = load @{name}[{row_index}u32]"
-                    );
+                    let _ = writeln!(text, "  {operand}: {scalar} = load @{name}[{row_index}u32]");
                     operands.push(operand);
                 } else {
                     operands.push(format!("{scalar}:0x{bits:x}"));

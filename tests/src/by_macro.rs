@@ -189,11 +189,7 @@ pub fn row_floats<T: Float>(
 
 /// Powers.
 #[kernel(grid = [ceil_div(n, 64)], workgroup = 64, instances(T = [f32, f16, bf16]))]
-pub fn row_power<T: Float>(
-    a: &Tensor<T, (n,)>,
-    b: &Tensor<T, (n,)>,
-    y: &mut Tensor<T, (n,)>,
-) {
+pub fn row_power<T: Float>(a: &Tensor<T, (n,)>, b: &Tensor<T, (n,)>, y: &mut Tensor<T, (n,)>) {
     let i = global_id(0);
     if i < n {
         y[i] = a[i].powf(b[i]);
@@ -291,10 +287,7 @@ pub fn row_of_truth<U: Number>(a: &Tensor<bool, (n,)>, y: &mut Tensor<U, (n,)>) 
 
 /// Two floats in a byte.
 #[kernel(grid = [ceil_div(n, 64)], workgroup = 64)]
-pub fn row_unpack_two(
-    a: &Tensor<F4E2M1x2, (n,)>,
-    y: &mut Tensor<f32, { (n * 2,) }>,
-) {
+pub fn row_unpack_two(a: &Tensor<F4E2M1x2, (n,)>, y: &mut Tensor<f32, { (n * 2,) }>) {
     let i = global_id(0);
     if i < n {
         y.store2(i, a[i].to_f32());
@@ -388,9 +381,19 @@ pub fn choice(row: &Row) -> Option<Choice> {
         return plain("row_select", from.to_string());
     }
     if from.is_int() {
-        among("row_integers", &["rem", "and", "or", "xor", "shl", "shr", "mul_high", "div_rem"])
-            .or_else(|| among("row_integer", &["neg", "not", "reverse_bits"]))
-            .or_else(|| among("row_bits", &["count_ones", "leading_zeros", "trailing_zeros"]))
+        among(
+            "row_integers",
+            &[
+                "rem", "and", "or", "xor", "shl", "shr", "mul_high", "div_rem",
+            ],
+        )
+        .or_else(|| among("row_integer", &["neg", "not", "reverse_bits"]))
+        .or_else(|| {
+            among(
+                "row_bits",
+                &["count_ones", "leading_zeros", "trailing_zeros"],
+            )
+        })
     } else {
         among(
             "row_float",

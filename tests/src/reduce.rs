@@ -107,7 +107,8 @@ mod tests {
     #[test]
     fn only_what_the_fault_needs_stays() {
         let text = "kernel @k {\n  a\n  if x {\n    b\n    culprit\n  } else {\n    c\n  }\n  for y {\n    d\n  }\n}\n";
-        let mut fails = |t: &str| t.contains("culprit") && t.matches('{').count() == t.matches('}').count();
+        let mut fails =
+            |t: &str| t.contains("culprit") && t.matches('{').count() == t.matches('}').count();
         let small = reduce(text, 1000, &mut fails);
         assert_eq!(small, "kernel @k {\n    culprit\n}\n");
     }

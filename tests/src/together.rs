@@ -217,7 +217,10 @@ fn atomic_head(act: &Act, shared: bool) -> String {
     for name in ["value", "expected"].iter().take(act.operands - 1) {
         let _ = writeln!(text, "  param @{name}: tensor<{ty}, [#n], read, align 1>");
     }
-    let _ = writeln!(text, "  param @old: tensor<{ty}, [#n], read_write, align 1>");
+    let _ = writeln!(
+        text,
+        "  param @old: tensor<{ty}, [#n], read_write, align 1>"
+    );
     if shared {
         let _ = writeln!(text, "  shared &cell: [{ty}; 64]");
     }
@@ -326,7 +329,14 @@ fn answers(
     let last = read(&tensors[tensors.len() - 1])?;
     if atomic {
         let cells = read(&tensors[0])?;
-        return Ok(last.into_iter().zip(cells).map(|(a, b)| vec![a, b]).collect());
+        return Ok(last
+            .into_iter()
+            .zip(cells)
+            .map(|(a, b)| vec![a, b])
+            .collect());
     }
-    Ok(last.chunks_exact(act.operands).map(<[u64]>::to_vec).collect())
+    Ok(last
+        .chunks_exact(act.operands)
+        .map(<[u64]>::to_vec)
+        .collect())
 }

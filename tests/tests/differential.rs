@@ -63,7 +63,11 @@ fn random_kernels_have_one_answer() {
         let text = kernel_text(&tree.current());
         let Err(what) = check(&text, &targets, depth(index), &mut compared) else {
             if (index + 1 - first).is_multiple_of(1000) {
-                println!("{} kernels, {:.0} s", index + 1 - first, start.elapsed().as_secs_f64());
+                println!(
+                    "{} kernels, {:.0} s",
+                    index + 1 - first,
+                    start.elapsed().as_secs_f64()
+                );
             }
             continue;
         };

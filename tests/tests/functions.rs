@@ -84,8 +84,8 @@ struct Measure<'t> {
 
 impl Measure<'_> {
     fn run(&mut self, operands: impl Iterator<Item = Vec<u64>>, wrong: &mut Vec<String>) {
-        let operation = Operation::named(self.name)
-            .unwrap_or_else(|| panic!("`{}` is no function", self.name));
+        let operation =
+            Operation::named(self.name).unwrap_or_else(|| panic!("`{}` is no function", self.name));
         let mut rows = Vec::with_capacity(CHUNK);
         let mut operands = operands.peekable();
         while let Some(next) = operands.next() {
@@ -185,7 +185,12 @@ fn functions_keep_their_bounds_at_every_exponent() {
     }
     println!("{measured} results measured, {mantissas} mantissas of every exponent and sign");
     assert!(measured > 0, "nothing was measured");
-    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} wrong:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
 }
 
 /// The crate doc of `iron-ir` states the same bounds.
@@ -194,6 +199,9 @@ fn the_specification_states_the_bounds_that_are_measured() {
     let doc = include_str!("../../iron-ir/src/lib.rs");
     for (name, bound) in bounds() {
         let line = format!("//! | `{name}` | {bound} |");
-        assert!(doc.contains(&line), "iron-ir/src/lib.rs lacks the row `{line}`");
+        assert!(
+            doc.contains(&line),
+            "iron-ir/src/lib.rs lacks the row `{line}`"
+        );
     }
 }

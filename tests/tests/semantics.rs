@@ -59,11 +59,7 @@ fn forms_on(target: &Target, row: &Row) -> Vec<Form> {
 #[test]
 fn every_written_row_holds_on_every_backend() {
     let rows = written();
-    assert!(
-        rows.len() >= 4000,
-        "only {} rows were read",
-        rows.len()
-    );
+    assert!(rows.len() >= 4000, "only {} rows were read", rows.len());
     let mut all = Tally::default();
     for target in targets_with_host() {
         let mut tally = Tally::default();
@@ -87,7 +83,11 @@ fn every_row_of_threads_together_holds_on_every_backend() {
     let mut all = Tally::default();
     for target in targets() {
         let tally = together::run(&target, &rows);
-        tally.print(&format!("{} rows of threads on {}", rows.len(), target.name()));
+        tally.print(&format!(
+            "{} rows of threads on {}",
+            rows.len(),
+            target.name()
+        ));
         all.add(tally);
     }
     all.assert();
@@ -170,7 +170,11 @@ fn the_kernel_language_gives_every_row_its_answer() {
                     }
                 }
                 Err(error) => {
-                    wrong.push(format!("{} on {}: {error}", defined[0].describe(), target.name()));
+                    wrong.push(format!(
+                        "{} on {}: {error}",
+                        defined[0].describe(),
+                        target.name()
+                    ));
                 }
             }
         }

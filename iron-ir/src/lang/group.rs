@@ -43,12 +43,7 @@ fn tree<T: Copy>(mut elements: Vec<T>, combine: impl Fn(T, T) -> T) -> T {
     elements[0]
 }
 
-fn workgroup_reduce<T: Element>(
-    name: &'static str,
-    site: Site,
-    x: T,
-    combine: fn(T, T) -> T,
-) -> T {
+fn workgroup_reduce<T: Element>(name: &'static str, site: Site, x: T, combine: fn(T, T) -> T) -> T {
     let bits = collective(name, site, x.to_bits64(), 0, |_, operands| {
         let elements = operands.iter().map(|o| T::from_bits64(o.0)).collect();
         let result = tree(elements, combine).to_bits64();
@@ -57,12 +52,7 @@ fn workgroup_reduce<T: Element>(
     T::from_bits64(bits)
 }
 
-fn subgroup_reduce<T: Element>(
-    name: &'static str,
-    site: Site,
-    x: T,
-    combine: fn(T, T) -> T,
-) -> T {
+fn subgroup_reduce<T: Element>(name: &'static str, site: Site, x: T, combine: fn(T, T) -> T) -> T {
     let bits = collective(name, site, x.to_bits64(), 0, |context, operands| {
         let mut results = Vec::with_capacity(operands.len());
         for lanes in operands.chunks(context.subgroup_size as usize) {

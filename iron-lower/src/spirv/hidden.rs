@@ -1,7 +1,9 @@
 //! Operands that a driver must not recognise as zero.
 //!
 //! Mesa's software driver computes `0 / x`, `x / 0`, `0 · x` and `0 + x` with a constant zero
-//! without looking at the other operand, so that a sign, an infinity or a NaN is lost. Where
+//! without looking at the other operand, so that a sign, an infinity or a NaN is lost; a product
+//! with a constant one leaves a signalling NaN as it is; and a choice between one and -0 is one
+//! between one and +0. Where
 //! [`SpirvOptions::drops_zero_operands`](crate::profile::SpirvOptions) says so, every operand that
 //! its compiler could find to be a constant is joined by exclusive or with a zero that it cannot
 //! see through. Results of such operations are never constants, nor is what memory holds.
@@ -22,7 +24,10 @@ impl Emitter<'_> {
             return false;
         }
         match &self.kernel.values[value].op {
-            Op::Const(constant) => constant.bits == 0,
+            Op::Const(constant) => {
+                let number = constant.as_f64();
+                number == 0.0 || number == 1.0 || number.is_nan()
+            }
             Op::Load { place, .. } => {
                 matches!(place, Place::Array(a) if self.kernel.arrays[*a].space
                     == iron_ir::kernel::Space::Private)
@@ -34,6 +39,16 @@ impl Emitter<'_> {
             ),
             _ => true,
         }
+    }
+
+    /// Whether a choice of this constant would lose its sign.
+    pub(super) fn is_hidden_choice(&self, value: Value, ty: Type) -> bool {
+        self.options.drops_zero_operands
+            && is_ieee(ty.scalar)
+            && self.kernel.constant(value).is_some_and(|constant| {
+                let number = constant.as_f64();
+                number == 0.0 && number.is_sign_negative()
+            })
     }
 
     /// The operand, one part of it, as something that is no constant.
@@ -51,9 +66,7 @@ impl Emitter<'_> {
         let u32_type = self.b.type_int(32);
         let index = self.interface.places[&(BuiltinOp::LocalIndex, 0)];
         let shift = self.b.constant_u32(31);
-        let zero = self
-            .b
-            .op(Spv::ShiftRightLogical, u32_type, &[index, shift]);
+        let zero = self.b.op(Spv::ShiftRightLogical, u32_type, &[index, shift]);
         let scalar = self.scalar_type(ty.scalar);
         let zero = match ty.scalar {
             Scalar::U32 => zero,
@@ -64,8 +77,7 @@ impl Emitter<'_> {
             return zero;
         }
         let part = self.part_type(ty);
-        self.b
-            .op(Spv::CompositeConstruct, part, &vec![zero; lanes])
+        self.b.op(Spv::CompositeConstruct, part, &vec![zero; lanes])
     }
 
     /// Whether the kernel has an operand to hide, which takes the thread's index.
@@ -75,6 +87,9 @@ impl Emitter<'_> {
             Op::Fma(a, b, c) => [a, b, c]
                 .into_iter()
                 .any(|v| self.needs_hiding(*v, data.ty)),
+            Op::Select(_, a, b) => [a, b]
+                .into_iter()
+                .any(|v| self.is_hidden_choice(*v, data.ty)),
             _ => false,
         })
     }

@@ -418,7 +418,14 @@ impl Emitter<'_> {
         }
         let operands = [mask, self.value(a)?, self.value(b)?];
         let part = self.part_type(ty);
-        self.parts(ty, &operands, |e, ids| Ok(e.b.op(Spv::Select, part, ids)))
+        let hidden = [a, b].map(|v| self.is_hidden_choice(v, ty));
+        self.parts(ty, &operands, |e, ids| {
+            let mut ids = [ids[0], ids[1], ids[2]];
+            for (id, _) in ids[1..].iter_mut().zip(hidden).filter(|(_, h)| *h) {
+                *id = e.hide(*id, ty);
+            }
+            Ok(e.b.op(Spv::Select, part, &ids))
+        })
     }
 
     /// A numeric conversion of one part.

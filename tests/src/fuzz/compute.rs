@@ -251,8 +251,7 @@ impl Writer<'_> {
     /// A function whose result is kept apart.
     pub(super) fn function(&mut self) {
         let (name, operands) = self.choose(&FUNCTIONS);
-        let scalar =
-            self.scalar_of(|s| matches!(s, Scalar::F32 | Scalar::F16 | Scalar::BF16));
+        let scalar = self.scalar_of(|s| matches!(s, Scalar::F32 | Scalar::F16 | Scalar::BF16));
         let ty = scalar.x(self.choose(&[1, 1, 2, 4]));
         let operands: Vec<String> = (0..operands).map(|_| self.value(ty)).collect();
         let result = self.name();

@@ -85,10 +85,7 @@ impl Writer<'_> {
             self.value(Type::U32)
         };
         let row = self.define(Type::U32, &format!("rem {row}, #n"));
-        let divergent = self
-            .values
-            .iter()
-            .any(|v| v.name == row && !v.uniform);
+        let divergent = self.values.iter().any(|v| v.name == row && !v.uniform);
         match self.pick(3) {
             0 => {
                 self.divergent = divergent;

@@ -328,12 +328,7 @@ impl Writer<'_> {
 
     /// A value of a type: one in scope, or a constant.
     fn value(&mut self, ty: Type) -> String {
-        let fitting: Vec<Named> = self
-            .values
-            .iter()
-            .filter(|v| v.ty == ty)
-            .cloned()
-            .collect();
+        let fitting: Vec<Named> = self.values.iter().filter(|v| v.ty == ty).cloned().collect();
         // The youngest first, so that most values are used.
         if !fitting.is_empty() && self.pick(6) != 5 {
             let age = self.pick(fitting.len().min(8));
@@ -547,7 +542,13 @@ impl Writer<'_> {
             "@cells",
             "param @cells: tensor<u32, [6], read_write, align 1>".into(),
         );
-        for scalar in [Scalar::I32, Scalar::U32, Scalar::I64, Scalar::U64, Scalar::F32] {
+        for scalar in [
+            Scalar::I32,
+            Scalar::U32,
+            Scalar::I64,
+            Scalar::U64,
+            Scalar::F32,
+        ] {
             let name = format!("@s_{scalar}");
             declare(&name, format!("param {name}: {scalar}"));
         }
@@ -565,7 +566,11 @@ impl Writer<'_> {
             declare(&name, format!("local {name}: {scalar}"));
         }
         for scalar in SCALARS {
-            for (name, space, len) in [("&s", "shared", SHARED), ("&a", "shared", 8), ("&p", "private", PRIVATE)] {
+            for (name, space, len) in [
+                ("&s", "shared", SHARED),
+                ("&a", "shared", 8),
+                ("&p", "private", PRIVATE),
+            ] {
                 let name = format!("{name}_{scalar}");
                 declare(&name, format!("{space} {name}: [{scalar}; {len}]"));
             }
@@ -573,7 +578,8 @@ impl Writer<'_> {
         // A dimension is bound by a tensor that has it as an extent of its own.
         for (dim, binder) in [("#m", "[#n, #m]"), ("#n", "[#n")] {
             let needed = dim == "#n" || names(&body, dim) || names(&declared, dim);
-            let bound = declared.contains(&format!("{binder}, ")) || declared.contains(&format!("{binder}]"));
+            let bound = declared.contains(&format!("{binder}, "))
+                || declared.contains(&format!("{binder}]"));
             if needed && !bound {
                 let extents = binder.trim_start_matches('[').trim_end_matches(']');
                 let name = if dim == "#n" { "bind_n" } else { "bind_m" };

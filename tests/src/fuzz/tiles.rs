@@ -133,7 +133,9 @@ impl Writer<'_> {
                 let tile = self.choose(&["c", "e"]);
                 let (row, column) = (self.origin(), self.origin());
                 let flip = self.choose(&["", " transposed"]);
-                self.line(&format!("tile_load !{tile} = @t_f32[{row}, {column}]{flip}"));
+                self.line(&format!(
+                    "tile_load !{tile} = @t_f32[{row}, {column}]{flip}"
+                ));
             }
             _ => {
                 let tile = self.choose(&["c", "r", "d", "e"]);
