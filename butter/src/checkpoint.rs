@@ -7,12 +7,12 @@ use serde_json::Value as Json;
 
 use crate::catalogue::TensorCatalogue;
 use crate::chat::{ChatError, ChatTemplate};
-use crate::config::{ConfigError, LlamaConfig};
+use crate::config::{ConfigError, ModelConfig};
 use crate::gguf::{GgufError, GgufFile};
 use crate::quote::quoted;
 use crate::safetensors::{self, SafetensorsError};
 use crate::tokenizer::{Tokenizer, TokenizerError};
-use crate::weights::{LlamaWeights, TensorNames, WeightsError};
+use crate::weights::{ModelWeights, TensorNames, WeightsError};
 
 /// An opened checkpoint. Weights are mapped, so opening costs no copy of them.
 #[derive(Debug)]
@@ -20,9 +20,9 @@ pub struct Checkpoint {
     /// What was opened.
     pub path: PathBuf,
     /// The model's configuration.
-    pub config: LlamaConfig,
+    pub config: ModelConfig,
     /// The weights by role.
-    pub weights: LlamaWeights,
+    pub weights: ModelWeights,
     /// All tensors by name.
     pub catalogue: TensorCatalogue,
     /// The tokenizer, where the checkpoint has one.
@@ -134,7 +134,7 @@ impl Checkpoint {
     fn open_gguf(path: &Path) -> Result<Self, LoadError> {
         let file = GgufFile::open(path)?;
         let catalogue = TensorCatalogue::from_gguf(&file);
-        let config = LlamaConfig::from_gguf(&file, &catalogue)?;
+        let config = ModelConfig::from_gguf(&file, &catalogue)?;
         let tokenizer = match file.header().get("tokenizer.ggml.model") {
             Some(_) => Some(Tokenizer::from_gguf(&file)?),
             None => None,
@@ -168,7 +168,7 @@ impl Checkpoint {
 
     fn open_hugging_face(folder: &Path) -> Result<Self, LoadError> {
         let config_path = folder.join("config.json");
-        let config = LlamaConfig::from_config_json(&config_path)?;
+        let config = ModelConfig::from_config_json(&config_path)?;
         let mut catalogue = TensorCatalogue::default();
         for shard in safetensors_files(folder)? {
             safetensors::read_into(&shard, &mut catalogue)?;
@@ -231,7 +231,7 @@ impl Checkpoint {
             chat_template,
             end_of_generation,
         } = parts;
-        let weights = LlamaWeights::resolve(&catalogue, &config, names).map_err(|fault| {
+        let weights = ModelWeights::resolve(&catalogue, &config, names).map_err(|fault| {
             LoadError::Weights {
                 path: path.to_owned(),
                 fault,
@@ -292,7 +292,7 @@ impl Checkpoint {
 
 struct Parts {
     catalogue: TensorCatalogue,
-    config: LlamaConfig,
+    config: ModelConfig,
     tokenizer: Option<Tokenizer>,
     chat_template: Option<String>,
     end_of_generation: Vec<u32>,

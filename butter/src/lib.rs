@@ -7,14 +7,15 @@
 //! | open a GGUF file or a Hugging Face folder | [`checkpoint::Checkpoint`] |
 //! | turn text or a chat into ids, and ids into text | [`tokenizer`], [`chat`] |
 //! | run a request on a model | [`generate::Generator`] |
-//! | run a checkpoint on a device | [`engine::LlamaModel`] |
+//! | run a checkpoint on a device | [`engine::DeviceModel`] |
 //! | put another execution below the engine | [`model::Model`] |
 //! | read tensors of a file | [`catalogue`], [`gguf`], [`safetensors`] |
 //!
-//! Four types carry a model: [`config::LlamaConfig`] (every key is used, listed
-//! as irrelevant, or a load error), [`weights::LlamaWeights`] (immutable,
+//! Four types carry a model: [`config::ModelConfig`] (every key is used, listed
+//! as irrelevant, or a load error), [`weights::ModelWeights`] (immutable,
 //! mapped), the state that a [`model::Model`] keeps for each sequence, and the
-//! step that it runs.
+//! step that it runs. A family of models is one file in `families`, which reads
+//! a config and takes the tensors; the blocks that it is made of stand once.
 //!
 //! Wrong input of any kind is a typed error of one line that names the file, the
 //! field and both values; nothing is allocated from an unchecked length.
@@ -25,6 +26,7 @@ pub mod checkpoint;
 pub mod cli;
 pub mod config;
 pub mod engine;
+mod families;
 pub mod generate;
 pub mod gguf;
 pub mod model;

@@ -26,7 +26,8 @@ pub struct Rope {
     pub scaling: RopeScaling,
 }
 
-/// How a recipe changes the frequencies.
+/// How a recipe changes the frequencies. Formulas: transformers,
+/// `modeling_rope_utils.py`.
 #[derive(Clone, PartialEq, Debug)]
 pub enum RopeScaling {
     /// Unchanged.
@@ -34,6 +35,13 @@ pub enum RopeScaling {
     /// All frequencies divided by one factor.
     Linear {
         /// The factor.
+        factor: f64,
+    },
+    /// The base grows with the length of a sequence once it passes the model's
+    /// context. Butter runs no sequence past that context, where the recipe is
+    /// the default one.
+    Dynamic {
+        /// The factor, which no sequence within the context meets.
         factor: f64,
     },
     /// Llama 3.1: long wavelengths divided by the factor, short ones kept, those
@@ -48,6 +56,35 @@ pub enum RopeScaling {
         /// Context length that the model was first trained for.
         original_context: usize,
     },
+    /// YaRN (Peng et al., 2023): pairs that turn often within the original
+    /// context are kept, those that turn seldom divided by the factor, with a
+    /// linear ramp between.
+    Yarn {
+        /// The factor.
+        factor: f64,
+        /// Turns above which a pair is kept.
+        beta_fast: f64,
+        /// Turns below which a pair is divided.
+        beta_slow: f64,
+        /// Context length that the model was first trained for.
+        original_context: usize,
+        /// Whether the ramp's ends are rounded outwards to whole pairs.
+        truncate: bool,
+        /// What rotated elements are multiplied by.
+        magnitude: f64,
+    },
+    /// Each frequency divided by its own factor: one list up to the original
+    /// context, another beyond.
+    Longrope {
+        /// Divisors for sequences within the original context.
+        short: Vec<f64>,
+        /// Divisors for longer ones.
+        long: Vec<f64>,
+        /// Context length that the model was first trained for.
+        original_context: usize,
+        /// What rotated elements are multiplied by.
+        magnitude: f64,
+    },
     /// Each frequency divided by its own factor, as GGUF files store the
     /// Llama 3.1 recipe (tensor `rope_freqs.weight`).
     Factors(Vec<f32>),
@@ -55,31 +92,53 @@ pub enum RopeScaling {
 
 impl Rope {
     /// The angle that each pair turns by from one position to the next:
-    /// `rotary_dim / 2` values, computed in `f64` and rounded once.
-    pub fn inverse_frequencies(&self) -> Vec<f32> {
+    /// `rotary_dim / 2` values, computed in `f64` and rounded once. `context` is
+    /// the longest sequence that will run: a cache holds keys rotated by one
+    /// recipe, so longrope's choice is made once, as llama.cpp and vLLM do.
+    pub fn inverse_frequencies(&self, context: usize) -> Vec<f32> {
         (0..self.rotary_dim / 2)
             .map(|pair| {
                 let exponent = (2 * pair) as f64 / self.rotary_dim as f64;
                 let frequency = self.theta.powf(exponent).recip();
-                self.scaling.scale(pair, frequency) as f32
+                self.scale(pair, frequency, context) as f32
             })
             .collect()
     }
-}
 
-impl RopeScaling {
-    fn scale(&self, pair: usize, frequency: f64) -> f64 {
-        match self {
-            Self::Default => frequency,
-            Self::Linear { factor } => frequency / factor,
-            Self::Factors(factors) => frequency / f64::from(factors[pair]),
-            Self::Llama3 {
+    /// What rotated elements are multiplied by; 1 but for YaRN and longrope.
+    pub fn magnitude(&self) -> f32 {
+        match self.scaling {
+            RopeScaling::Yarn { magnitude, .. } | RopeScaling::Longrope { magnitude, .. } => {
+                magnitude as f32
+            }
+            _ => 1.0,
+        }
+    }
+
+    fn scale(&self, pair: usize, frequency: f64, context: usize) -> f64 {
+        match &self.scaling {
+            RopeScaling::Default | RopeScaling::Dynamic { .. } => frequency,
+            RopeScaling::Linear { factor } => frequency / factor,
+            RopeScaling::Factors(factors) => frequency / f64::from(factors[pair]),
+            RopeScaling::Longrope {
+                short,
+                long,
+                original_context,
+                ..
+            } => {
+                let factors = if context > *original_context {
+                    long
+                } else {
+                    short
+                };
+                frequency / factors[pair]
+            }
+            RopeScaling::Llama3 {
                 factor,
                 low_freq_factor,
                 high_freq_factor,
                 original_context,
             } => {
-                // transformers, `_compute_llama3_parameters`.
                 let wavelength = 2.0 * PI / frequency;
                 let original_context = *original_context as f64;
                 if wavelength < original_context / high_freq_factor {
@@ -92,7 +151,51 @@ impl RopeScaling {
                     (1.0 - smooth) * frequency / factor + smooth * frequency
                 }
             }
+            RopeScaling::Yarn {
+                factor,
+                beta_fast,
+                beta_slow,
+                original_context,
+                truncate,
+                ..
+            } => {
+                let dim = self.rotary_dim as f64;
+                // The pair that turns so many times within the original context.
+                let pair_of = |turns: f64| {
+                    dim * (*original_context as f64 / (turns * 2.0 * PI)).ln()
+                        / (2.0 * self.theta.ln())
+                };
+                let (mut low, mut high) = (pair_of(*beta_fast), pair_of(*beta_slow));
+                if *truncate {
+                    (low, high) = (low.floor(), high.ceil());
+                }
+                let (low, mut high) = (low.max(0.0), high.min(dim - 1.0));
+                if low == high {
+                    high += 0.001;
+                }
+                let ramp = ((pair as f64 - low) / (high - low)).clamp(0.0, 1.0);
+                frequency / factor * ramp + frequency * (1.0 - ramp)
+            }
         }
+    }
+}
+
+/// The magnitude that YaRN's authors give for a factor, times `mscale` in its
+/// logarithm.
+pub fn yarn_magnitude(factor: f64, mscale: f64) -> f64 {
+    if factor <= 1.0 {
+        1.0
+    } else {
+        0.1 * mscale * factor.ln() + 1.0
+    }
+}
+
+/// The magnitude that longrope's authors give for a factor over the original context.
+pub fn longrope_magnitude(factor: f64, original_context: usize) -> f64 {
+    if factor <= 1.0 {
+        1.0
+    } else {
+        (1.0 + factor.ln() / (original_context as f64).ln()).sqrt()
     }
 }
 
@@ -112,11 +215,12 @@ mod tests {
     // E15
     #[test]
     fn recipes_give_the_frequencies_of_their_definitions() {
-        let plain = rope(RopeScaling::Default).inverse_frequencies();
+        let plain = rope(RopeScaling::Default).inverse_frequencies(4096);
         assert_eq!(plain, [1.0, 0.1, 0.01, 0.001]);
-        let linear = rope(RopeScaling::Linear { factor: 4.0 }).inverse_frequencies();
+        let linear = rope(RopeScaling::Linear { factor: 4.0 }).inverse_frequencies(4096);
         assert_eq!(linear, [0.25, 0.025, 0.0025, 0.00025]);
-        let factors = rope(RopeScaling::Factors(vec![1.0, 2.0, 4.0, 8.0])).inverse_frequencies();
+        let factors =
+            rope(RopeScaling::Factors(vec![1.0, 2.0, 4.0, 8.0])).inverse_frequencies(4096);
         assert_eq!(factors, [1.0, 0.05, 0.0025, 0.000125]);
         // Wavelengths are 6.28, 62.8, 628 and 6283. Of an original context of
         // 256 (bounds 64 and 256) the first two stay and the last two shrink;
@@ -129,7 +233,7 @@ mod tests {
                 high_freq_factor: 4.0,
                 original_context,
             })
-            .inverse_frequencies()
+            .inverse_frequencies(4096)
         };
         assert_eq!(llama3(256), [1.0, 0.1, 0.00125, 0.000125]);
         assert!((llama3(128)[1] - 0.042_751_17).abs() < 1e-7);

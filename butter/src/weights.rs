@@ -1,14 +1,22 @@
-//! The tensors of a Llama by role, whatever the checkpoint calls them.
+//! The tensors of a model by role, whatever the checkpoint calls them.
 //!
-//! [`LlamaWeights::resolve`] consumes every tensor of a catalogue or lists it as
+//! [`ModelWeights::resolve`] consumes every tensor of a catalogue or lists it as
 //! ignorable; leftovers, missing tensors and wrong shapes are load errors, the
 //! missing ones all named at once.
 
-use std::collections::BTreeSet;
+use std::ops::Range;
 
 use crate::catalogue::{Tensor, TensorCatalogue};
-use crate::config::LlamaConfig;
+use crate::config::{
+    Attention, FeedForward, GatedDelta, LayerConfig, Mamba2, Mixer, Mixture, ModelConfig,
+};
+use crate::families;
+use crate::gguf::DequantiseError;
 use crate::quote::quoted;
+
+mod resolve;
+
+pub(crate) use resolve::{LayerNames, Resolver};
 
 /// Which names a checkpoint uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,57 +27,339 @@ pub enum TensorNames {
     HuggingFace,
 }
 
-/// All weights of a Llama. Shapes are `[outputs, inputs]`, as stored.
-#[derive(Clone, Debug)]
-pub struct LlamaWeights {
-    /// `[vocab_size, hidden_size]`.
-    pub embedding: Tensor,
-    /// The blocks in order.
-    pub layers: Vec<LlamaLayer>,
-    /// `[hidden_size]`.
-    pub final_norm: Tensor,
-    /// `[vocab_size, hidden_size]`; the embedding itself where it is tied.
-    pub output: Tensor,
+/// A matrix `[rows, columns]`: rows of one tensor or of several, one after another.
+///
+/// A tensor of more dimensions counts as a matrix of its last: experts stored
+/// together are their rows one after another.
+#[derive(Clone, Debug, Default)]
+pub struct WeightMatrix {
+    parts: Vec<(Tensor, Range<usize>)>,
+    rows: usize,
+    columns: usize,
 }
 
-/// The weights of one block.
+impl WeightMatrix {
+    /// All rows of a tensor.
+    pub fn whole(tensor: Tensor) -> Self {
+        let columns = tensor.shape().last().copied().unwrap_or(1);
+        let rows = tensor.elements().checked_div(columns).unwrap_or(0);
+        Self {
+            parts: vec![(tensor, 0..rows)],
+            rows,
+            columns,
+        }
+    }
+
+    /// Some of the rows, in the order of the ranges.
+    ///
+    /// # Panics
+    /// If a range passes the last row.
+    pub fn select(&self, ranges: impl IntoIterator<Item = Range<usize>>) -> Self {
+        let mut selected = Self {
+            columns: self.columns,
+            ..Self::default()
+        };
+        for range in ranges {
+            assert!(range.end <= self.rows || self.parts.is_empty());
+            let mut first = 0;
+            for (tensor, rows) in &self.parts {
+                let last = first + rows.len();
+                let (start, end) = (range.start.max(first), range.end.min(last));
+                if start < end {
+                    let part = rows.start + start - first..rows.start + end - first;
+                    selected.parts.push((tensor.clone(), part));
+                    selected.rows += end - start;
+                }
+                first = last;
+            }
+        }
+        selected
+    }
+
+    /// The rows of several matrices of as many columns, one after another.
+    pub fn concatenated(matrices: impl IntoIterator<Item = Self>) -> Self {
+        let mut all = Self::default();
+        for matrix in matrices {
+            all.columns = all.columns.max(matrix.columns);
+            all.rows += matrix.rows;
+            all.parts.extend(matrix.parts);
+        }
+        all
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Elements of a row.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// The tensors and which of their rows.
+    pub fn parts(&self) -> &[(Tensor, Range<usize>)] {
+        &self.parts
+    }
+
+    /// The stored bytes of all rows, if all are of one type, and that type.
+    pub fn bytes(&self) -> Option<(crate::gguf::TensorType, Vec<u8>)> {
+        let ty = self.parts.first()?.0.ty();
+        let row = ty.bytes_of(self.columns)?;
+        let mut bytes = Vec::with_capacity(row * self.rows);
+        for (tensor, rows) in &self.parts {
+            if tensor.ty() != ty {
+                return None;
+            }
+            bytes.extend_from_slice(&tensor.bytes()[rows.start * row..rows.end * row]);
+        }
+        Some((ty, bytes))
+    }
+
+    /// All elements decoded, row after row.
+    pub fn to_f32(&self) -> Result<Vec<f32>, DequantiseError> {
+        let mut values = vec![0.0; self.rows * self.columns];
+        let mut out = values.chunks_exact_mut(self.columns.max(1));
+        for (tensor, rows) in &self.parts {
+            for (row, out) in rows.clone().zip(&mut out) {
+                tensor.row_to_f32(row, out)?;
+            }
+        }
+        Ok(values)
+    }
+
+    /// One row decoded; `out` holds one row.
+    ///
+    /// # Panics
+    /// If `row` is past the last.
+    pub fn row_to_f32(&self, mut row: usize, out: &mut [f32]) -> Result<(), DequantiseError> {
+        for (tensor, rows) in &self.parts {
+            if row < rows.len() {
+                return tensor.row_to_f32(rows.start + row, out);
+            }
+            row -= rows.len();
+        }
+        panic!("row {row} past the last of {} rows", self.rows)
+    }
+}
+
+/// A vector: a norm's weight, a bias, a number a head.
+#[derive(Clone, Debug, Default)]
+pub struct WeightVector {
+    tensor: Option<Tensor>,
+    /// Added to each element: some families store norm weights less 1.
+    plus: f32,
+}
+
+impl WeightVector {
+    /// The elements, decoded and with what is added to them.
+    pub fn to_f32(&self) -> Result<Vec<f32>, DequantiseError> {
+        let Some(tensor) = &self.tensor else {
+            return Ok(Vec::new());
+        };
+        let mut values = tensor.to_f32()?;
+        for value in &mut values {
+            *value += self.plus;
+        }
+        Ok(values)
+    }
+}
+
+/// All weights of a model. Shapes are `[outputs, inputs]`, as stored.
 #[derive(Clone, Debug)]
-pub struct LlamaLayer {
-    /// `[hidden_size]`, before attention.
-    pub attention_norm: Tensor,
+pub struct ModelWeights {
+    /// `[vocab_size, hidden_size]`.
+    pub embedding: WeightMatrix,
+    /// The layers in order.
+    pub layers: Vec<LayerWeights>,
+    /// `[hidden_size]`.
+    pub final_norm: WeightVector,
+    /// `[vocab_size, hidden_size]`; `None` where the embedding serves.
+    pub output: Option<WeightMatrix>,
+}
+
+/// The weights of one layer.
+#[derive(Clone, Debug)]
+pub struct LayerWeights {
+    /// `[hidden_size]`, before the mixer.
+    pub mixer_norm: WeightVector,
+    /// The mixer's own.
+    pub mixer: MixerWeights,
+    /// `[hidden_size]`, after the mixer.
+    pub mixer_post_norm: Option<WeightVector>,
+    /// `[hidden_size]`, before the feed-forward.
+    pub feed_forward_norm: WeightVector,
+    /// The feed-forward's own.
+    pub feed_forward: FeedForwardWeights,
+    /// `[hidden_size]`, after the feed-forward.
+    pub feed_forward_post_norm: Option<WeightVector>,
+}
+
+/// The weights of a [`Mixer`].
+#[derive(Clone, Debug)]
+pub enum MixerWeights {
+    /// Of attention.
+    Attention(Box<AttentionWeights>),
+    /// Of a gated delta net.
+    GatedDelta(Box<GatedDeltaWeights>),
+    /// Of a Mamba-2 block.
+    Mamba2(Box<Mamba2Weights>),
+}
+
+/// The weights of an [`Attention`].
+#[derive(Clone, Debug, Default)]
+pub struct AttentionWeights {
     /// `[head_count * head_dim, hidden_size]`. Its rows follow the config's
     /// [`RopeLayout`](crate::rope::RopeLayout).
-    pub query: Tensor,
+    pub query: WeightMatrix,
     /// `[kv_head_count * head_dim, hidden_size]`, rows as those of `query`.
-    pub key: Tensor,
+    pub key: WeightMatrix,
     /// `[kv_head_count * head_dim, hidden_size]`.
-    pub value: Tensor,
+    pub value: WeightMatrix,
     /// `[hidden_size, head_count * head_dim]`.
-    pub attention_output: Tensor,
-    /// `[hidden_size]`, before the feed-forward.
-    pub feed_forward_norm: Tensor,
+    pub output: WeightMatrix,
+    /// `[head_count * head_dim, hidden_size]`: the output's gate.
+    pub gate: Option<WeightMatrix>,
+    /// `[head_dim]`.
+    pub query_norm: Option<WeightVector>,
+    /// `[head_dim]`.
+    pub key_norm: Option<WeightVector>,
+    /// Of query, key and value, each as long as its rows.
+    pub biases: Option<[WeightVector; 3]>,
+    /// `[hidden_size]`.
+    pub output_bias: Option<WeightVector>,
+    /// `[head_count]`.
+    pub sinks: Option<WeightVector>,
+}
+
+/// The weights of a [`GatedDelta`].
+#[derive(Clone, Debug, Default)]
+pub struct GatedDeltaWeights {
+    /// `[key_size + key_size + value_size, hidden_size]`: queries, keys, values.
+    pub query_key_value: WeightMatrix,
+    /// `[value_size, hidden_size]`: the output's gate.
+    pub gate: WeightMatrix,
+    /// `[value_head_count, hidden_size]`: the strength of each write, before its sigmoid.
+    pub beta: WeightMatrix,
+    /// `[value_head_count, hidden_size]`: the time step of each head's decay.
+    pub alpha: WeightMatrix,
+    /// `[conv_channels, conv_width]`.
+    pub conv: WeightMatrix,
+    /// `[value_head_count]`: logarithm of the decay's rate.
+    pub decay_log: WeightVector,
+    /// `[value_head_count]`: added to the time step.
+    pub step_bias: WeightVector,
+    /// `[value_head_dim]`.
+    pub norm: WeightVector,
+    /// `[hidden_size, value_size]`.
+    pub output: WeightMatrix,
+}
+
+/// The weights of a [`Mamba2`].
+#[derive(Clone, Debug, Default)]
+pub struct Mamba2Weights {
+    /// `[inner_size, hidden_size]`: the output's gate.
+    pub gate: WeightMatrix,
+    /// `[conv_channels, hidden_size]`: inputs and both projections of the state.
+    pub input: WeightMatrix,
+    /// `[head_count, hidden_size]`: time steps.
+    pub step: WeightMatrix,
+    /// `[conv_channels, conv_width]`.
+    pub conv: WeightMatrix,
+    /// `[conv_channels]`.
+    pub conv_bias: Option<WeightVector>,
+    /// `[head_count]`: logarithm of the decay's rate.
+    pub decay_log: WeightVector,
+    /// `[head_count]`: weight of a head's input in its output.
+    pub skip: WeightVector,
+    /// `[head_count]`: added to the time step.
+    pub step_bias: WeightVector,
+    /// `[inner_size]`.
+    pub norm: WeightVector,
+    /// `[hidden_size, inner_size]`.
+    pub output: WeightMatrix,
+}
+
+/// The weights of a [`FeedForward`].
+#[derive(Clone, Debug)]
+pub enum FeedForwardWeights {
+    /// Of a dense one.
+    Dense(GatedWeights),
+    /// Of a mixture.
+    Mixture(Box<MixtureWeights>),
+}
+
+/// The weights of one gated feed-forward.
+#[derive(Clone, Debug, Default)]
+pub struct GatedWeights {
     /// `[intermediate_size, hidden_size]`.
-    pub gate: Tensor,
+    pub gate: WeightMatrix,
     /// `[intermediate_size, hidden_size]`.
-    pub up: Tensor,
+    pub up: WeightMatrix,
     /// `[hidden_size, intermediate_size]`.
-    pub down: Tensor,
+    pub down: WeightMatrix,
+}
+
+/// The weights of a [`Mixture`].
+#[derive(Clone, Debug, Default)]
+pub struct MixtureWeights {
+    /// `[expert_count, hidden_size]`.
+    pub router: WeightMatrix,
+    /// `[expert_count * intermediate_size, hidden_size]`, expert after expert.
+    pub gate: WeightMatrix,
+    /// As `gate`.
+    pub up: WeightMatrix,
+    /// `[expert_count * hidden_size, intermediate_size]`, expert after expert.
+    pub down: WeightMatrix,
+    /// The shared expert's.
+    pub shared: Option<GatedWeights>,
+    /// `[1, hidden_size]`: the gate of the shared expert.
+    pub shared_gate: Option<WeightMatrix>,
+}
+
+impl ModelWeights {
+    /// Finds each weight in the catalogue and checks shape and type.
+    pub fn resolve(
+        catalogue: &TensorCatalogue,
+        config: &ModelConfig,
+        names: TensorNames,
+    ) -> Result<Self, WeightsError> {
+        let Some(family) = families::by_name(config.family) else {
+            return Err(WeightsError::Family {
+                name: config.family,
+            });
+        };
+        let mut resolver = Resolver::new(catalogue, names, family);
+        let weights = (family.weights)(&mut resolver, config);
+        resolver.finish(config)?;
+        Ok(weights)
+    }
 }
 
 /// The tensors of a checkpoint do not make the model that its config describes.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum WeightsError {
+    /// A config of no family.
+    #[error("there is no family {name:?}")]
+    Family {
+        /// The name.
+        name: &'static str,
+    },
     /// Tensors that the graph needs and the checkpoint lacks.
-    #[error("{} of {needed} tensors are missing: {}", missing.len(), first(missing))]
+    #[error("{count} of {needed} tensors are missing: {}", first(missing, *count))]
     Missing {
-        /// All missing names.
+        /// The missing names, as far as they are kept.
         missing: Vec<String>,
+        /// How many are missing.
+        count: usize,
         /// How many the graph needs.
         needed: usize,
     },
     /// Tensors that the graph does not use and that are not known to be ignorable.
-    #[error("{} tensors are not part of a Llama of this config: {}", extra.len(), first(extra))]
+    #[error("{} tensors are not part of a {family} model of this config: {}", extra.len(), first(extra, extra.len()))]
     Unused {
+        /// The family.
+        family: &'static str,
         /// All their names, quoted.
         extra: Vec<String>,
     },
@@ -94,7 +384,7 @@ pub enum WeightsError {
 }
 
 /// The first few names, and how many more there are.
-fn first(names: &[String]) -> String {
+fn first(names: &[String], count: usize) -> String {
     const SHOWN: usize = 12;
     let mut text = names
         .iter()
@@ -102,218 +392,8 @@ fn first(names: &[String]) -> String {
         .map(String::as_str)
         .collect::<Vec<_>>()
         .join(", ");
-    if names.len() > SHOWN {
-        text += &format!(" and {} more", names.len() - SHOWN);
+    if count > SHOWN {
+        text += &format!(" and {} more", count - SHOWN);
     }
     text
-}
-
-impl LlamaWeights {
-    /// Finds each weight in the catalogue and checks shape and type.
-    pub fn resolve(
-        catalogue: &TensorCatalogue,
-        config: &LlamaConfig,
-        names: TensorNames,
-    ) -> Result<Self, WeightsError> {
-        let mut resolver = Resolver {
-            catalogue,
-            used: BTreeSet::new(),
-            missing: Vec::new(),
-        };
-        let (hidden, feed_forward) = (config.hidden_size, config.intermediate_size);
-        let (query, kv) = (config.query_size(), config.kv_size());
-        let global = global_names(names);
-
-        let embedding = resolver.take(global.embedding, &[config.vocab_size, hidden])?;
-        let final_norm = resolver.take(global.final_norm, &[hidden])?;
-        let output = if config.tied_embeddings {
-            embedding.clone()
-        } else {
-            resolver.take(global.output, &[config.vocab_size, hidden])?
-        };
-        let mut layers = Vec::new();
-        for index in 0..config.layer_count {
-            let name = |role: LayerRole| layer_name(names, index, role);
-            let layer = (
-                resolver.take(&name(LayerRole::AttentionNorm), &[hidden])?,
-                resolver.take(&name(LayerRole::Query), &[query, hidden])?,
-                resolver.take(&name(LayerRole::Key), &[kv, hidden])?,
-                resolver.take(&name(LayerRole::Value), &[kv, hidden])?,
-                resolver.take(&name(LayerRole::AttentionOutput), &[hidden, query])?,
-                resolver.take(&name(LayerRole::FeedForwardNorm), &[hidden])?,
-                resolver.take(&name(LayerRole::Gate), &[feed_forward, hidden])?,
-                resolver.take(&name(LayerRole::Up), &[feed_forward, hidden])?,
-                resolver.take(&name(LayerRole::Down), &[hidden, feed_forward])?,
-            );
-            if let (
-                Some(attention_norm),
-                Some(query),
-                Some(key),
-                Some(value),
-                Some(attention_output),
-                Some(feed_forward_norm),
-                Some(gate),
-                Some(up),
-                Some(down),
-            ) = layer
-            {
-                layers.push(LlamaLayer {
-                    attention_norm,
-                    query,
-                    key,
-                    value,
-                    attention_output,
-                    feed_forward_norm,
-                    gate,
-                    up,
-                    down,
-                });
-            }
-        }
-
-        match (embedding, final_norm, output) {
-            (Some(embedding), Some(final_norm), Some(output)) if resolver.missing.is_empty() => {
-                resolver.finish(names, config)?;
-                Ok(Self {
-                    embedding,
-                    layers,
-                    final_norm,
-                    output,
-                })
-            }
-            _ => Err(WeightsError::Missing {
-                needed: resolver.used.len() + resolver.missing.len(),
-                missing: resolver.missing,
-            }),
-        }
-    }
-}
-
-struct Resolver<'a> {
-    catalogue: &'a TensorCatalogue,
-    used: BTreeSet<String>,
-    missing: Vec<String>,
-}
-
-impl Resolver<'_> {
-    /// The tensor, or `None` with its name noted as missing.
-    fn take(&mut self, name: &str, expected: &[usize]) -> Result<Option<Tensor>, WeightsError> {
-        let Some(tensor) = self.catalogue.get(name) else {
-            self.missing.push(name.to_owned());
-            return Ok(None);
-        };
-        self.used.insert(name.to_owned());
-        if tensor.shape() != expected {
-            return Err(WeightsError::Shape {
-                name: name.to_owned(),
-                found: tensor.shape().to_vec(),
-                expected: expected.to_vec(),
-            });
-        }
-        if !tensor.ty().is_supported() {
-            return Err(WeightsError::Type {
-                name: name.to_owned(),
-                ty: tensor.ty().name(),
-            });
-        }
-        Ok(Some(tensor.clone()))
-    }
-
-    fn finish(self, names: TensorNames, config: &LlamaConfig) -> Result<(), WeightsError> {
-        let extra: Vec<String> = self
-            .catalogue
-            .iter()
-            .map(Tensor::name)
-            .filter(|name| !self.used.contains(*name) && !is_ignorable(names, config, name))
-            .map(quoted)
-            .collect();
-        if extra.is_empty() {
-            Ok(())
-        } else {
-            Err(WeightsError::Unused { extra })
-        }
-    }
-}
-
-/// Tensors that a Llama may carry and that the graph does not read.
-fn is_ignorable(names: TensorNames, config: &LlamaConfig, name: &str) -> bool {
-    match names {
-        // Read with the config, where it becomes the RoPE recipe.
-        TensorNames::Gguf => name == crate::config::ROPE_FACTORS,
-        TensorNames::HuggingFace => {
-            // A copy of the embedding that some tools write although it is tied.
-            (config.tied_embeddings && name == global_names(names).output)
-                // Old files store the plain frequencies, which follow from the config.
-                || (name.starts_with("model.layers.")
-                    && name.ends_with(".self_attn.rotary_emb.inv_freq"))
-        }
-    }
-}
-
-struct GlobalNames {
-    embedding: &'static str,
-    final_norm: &'static str,
-    output: &'static str,
-}
-
-fn global_names(names: TensorNames) -> GlobalNames {
-    match names {
-        TensorNames::Gguf => GlobalNames {
-            embedding: "token_embd.weight",
-            final_norm: "output_norm.weight",
-            output: crate::config::OUTPUT,
-        },
-        TensorNames::HuggingFace => GlobalNames {
-            embedding: "model.embed_tokens.weight",
-            final_norm: "model.norm.weight",
-            output: "lm_head.weight",
-        },
-    }
-}
-
-#[derive(Clone, Copy)]
-enum LayerRole {
-    AttentionNorm,
-    Query,
-    Key,
-    Value,
-    AttentionOutput,
-    FeedForwardNorm,
-    Gate,
-    Up,
-    Down,
-}
-
-fn layer_name(names: TensorNames, index: usize, role: LayerRole) -> String {
-    use LayerRole::*;
-    match names {
-        TensorNames::Gguf => {
-            let part = match role {
-                AttentionNorm => "attn_norm",
-                Query => "attn_q",
-                Key => "attn_k",
-                Value => "attn_v",
-                AttentionOutput => "attn_output",
-                FeedForwardNorm => "ffn_norm",
-                Gate => "ffn_gate",
-                Up => "ffn_up",
-                Down => "ffn_down",
-            };
-            format!("blk.{index}.{part}.weight")
-        }
-        TensorNames::HuggingFace => {
-            let part = match role {
-                AttentionNorm => "input_layernorm",
-                Query => "self_attn.q_proj",
-                Key => "self_attn.k_proj",
-                Value => "self_attn.v_proj",
-                AttentionOutput => "self_attn.o_proj",
-                FeedForwardNorm => "post_attention_layernorm",
-                Gate => "mlp.gate_proj",
-                Up => "mlp.up_proj",
-                Down => "mlp.down_proj",
-            };
-            format!("model.layers.{index}.{part}.weight")
-        }
-    }
 }

@@ -235,7 +235,7 @@ fn each_lie_is_named_with_both_values() {
         (
             "K-quant",
             Box::new(|w| w.push("extra", &[256], 12)),
-            &["`extra`", "not part of a Llama"],
+            &["`extra`", "not part of a llama model"],
         ),
         (
             "partial block",
@@ -273,7 +273,7 @@ fn each_lie_is_named_with_both_values() {
         (
             "architecture",
             set("general.architecture", string_value("mamba\u{1b}[2J")),
-            &["general.architecture is string `mamba\\u{1b}[2J`, supported: \"llama\""],
+            &["general.architecture is `mamba\\u{1b}[2J`, supported: \"llama\""],
         ),
         (
             "adapter",
@@ -288,7 +288,7 @@ fn each_lie_is_named_with_both_values() {
         (
             "no heads",
             set("llama.attention.head_count", u32_value(0)),
-            &["heads"],
+            &["head count is 0"],
         ),
         (
             "odd heads",
@@ -492,7 +492,7 @@ fn no_flipped_bit_of_a_header_panics_or_allocates() {
 // E18, E19, E20
 #[test]
 fn wrong_hugging_face_folders_are_refused() {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/llama/bf16");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/models/llama/bf16");
     let config: Value =
         serde_json::from_slice(&fs::read(source.join("config.json")).expect("read")).expect("JSON");
     let weights = fs::read(source.join("model.safetensors")).expect("read");
@@ -511,10 +511,7 @@ fn wrong_hugging_face_folders_are_refused() {
     let mut tied = config.clone();
     tied["tie_word_embeddings"] = json!(true);
     let checkpoint = open(&tied, &weights).expect("tied with a head");
-    assert_eq!(
-        checkpoint.weights.output.name(),
-        "model.embed_tokens.weight"
-    );
+    assert!(checkpoint.weights.output.is_none(), "the embedding serves");
     // Without the head, tied loads and untied names the tensor.
     let renamed = String::from_utf8_lossy(&weights[8..8 + header_length])
         .replacen("lm_head.weight", "__metadata__", 1)
@@ -549,7 +546,7 @@ fn wrong_hugging_face_folders_are_refused() {
     wrong["num_hidden_layers"] = json!(5);
     let error = inner(open(&wrong, &weights).expect_err("a layer too many"));
     assert!(
-        error.contains("9 tensors are not part of a Llama"),
+        error.contains("9 tensors are not part of a llama model"),
         "{error}"
     );
     let index = json!({"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}});

@@ -4,35 +4,39 @@
 mod support;
 
 use butter::checkpoint::Checkpoint;
-use butter::config::LlamaConfig;
+use butter::config::ModelConfig;
 use butter::generate::{FinishReason, Generator, Request};
 use butter::rope::RopeScaling;
 use butter::sampler::Sampler;
 use support::{Oracle, data, floats, ids, json};
 
 fn open() -> Checkpoint {
-    Checkpoint::open(&data("llama/bf16")).expect("the checkpoint loads")
+    Checkpoint::open(&data("models/llama/bf16")).expect("the checkpoint loads")
 }
 
 #[test]
 fn old_and_new_config_spellings_say_the_same() {
-    let old = LlamaConfig::from_config_json(&data("llama/bf16/config.json")).expect("old");
-    let new = LlamaConfig::from_config_json(&data("llama/bf16/config.v5.json")).expect("new");
+    let old = ModelConfig::from_config_json(&data("models/llama/bf16/config.json")).expect("old");
+    let new =
+        ModelConfig::from_config_json(&data("models/llama/bf16/config.v5.json")).expect("new");
     assert_eq!(old, new);
     assert!(matches!(
-        old.rope.scaling,
-        RopeScaling::Llama3 {
+        old.attention_layers()
+            .next()
+            .and_then(|a| a.rope.as_ref())
+            .map(|rope| &rope.scaling),
+        Some(RopeScaling::Llama3 {
             factor: 8.0,
             original_context: 64,
             ..
-        }
+        })
     ));
 }
 
 #[test]
 fn last_logits_are_the_references() {
     let mut oracle = Oracle::new(&open());
-    let goldens = json(&data("llama/goldens.json"));
+    let goldens = json(&data("models/llama/goldens.json"));
     let mut worst = 0.0f32;
     for prompt in goldens["prompts"].as_array().expect("prompts") {
         let logits = oracle.logits(&ids(&prompt["prompt_ids"]));
@@ -65,7 +69,7 @@ fn last_logits_are_the_references() {
 #[test]
 fn greedy_tokens_are_the_references_for_every_chunking() {
     let checkpoint = open();
-    let goldens = json(&data("llama/goldens.json"));
+    let goldens = json(&data("models/llama/goldens.json"));
     for prompt in goldens["prompts"].as_array().expect("prompts") {
         let expected = ids(&prompt["greedy"]);
         for max_step_rows in [4096, 33, 7, 1] {

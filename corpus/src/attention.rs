@@ -3,10 +3,16 @@
 //! The cache of a layer is `[blocks, kv_heads, block_size, HEAD_DIM]`; a sequence's position `p`
 //! lies in row `p % block_size` of block `block_table[sequence, p / block_size]`. A contiguous
 //! cache is one block. Scores and sums are f32.
+//!
+//! Three things that some models add, each with a value that leaves plain causal attention as it
+//! is, to the bit: a *window* (a row sees itself and the `window - 1` positions before it;
+//! `u32::MAX` for all), a *soft cap* (scores become `c * tanh(s / c)`; 0 for none), and *sinks*
+//! (each head's softmax has one more score that takes weight and has no value; minus infinity
+//! for none).
 
 use iron_ir::Scalar;
 use iron_ir::prelude::*;
-use iron_ir::testing::{Bound, Cases, Inputs, ints, normal};
+use iron_ir::testing::{Bound, Cases, Generator, Inputs, ints, normal, values};
 
 /// Positions of one split of [`attention_decode`]. Splits are counted from position 0, so a
 /// row's sum order depends on its own length alone.
@@ -36,10 +42,20 @@ pub fn kv_append<T: Float>(
     }
 }
 
-/// Attention of single query rows, split over the context: row `r` sees positions
-/// `0..=positions[r]` of its sequence. Split `s` writes its unnormalised output and its maximum
-/// and sum of exponentials; [`attention_combine`] joins them. Splits past the row's context
-/// write nothing.
+/// A score under a soft cap; 0 caps nothing.
+#[device_fn]
+fn capped(score: f32, soft_cap: f32) -> f32 {
+    if soft_cap > 0.0 {
+        soft_cap * (score / soft_cap).tanh()
+    } else {
+        score
+    }
+}
+
+/// Attention of single query rows, split over the context: row `r` sees the last `window` of
+/// the positions `0..=positions[r]` of its sequence. Split `s` writes its unnormalised output and its maximum
+/// and sum of exponentials; [`attention_combine`] joins them. Splits that hold none of the
+/// row's positions write nothing.
 #[kernel(
     grid = [splits, heads, rows],
     workgroup = 128,
@@ -56,14 +72,17 @@ pub fn attention_decode<T: Float, const HEAD_DIM: u32>(
     partial: &mut Tensor<f32, (rows, heads, splits, HEAD_DIM)>,
     stats: &mut Tensor<f32, { (rows, heads, splits, 2) }>,
     scale: f32,
+    window: u32,
+    soft_cap: f32,
 ) {
     let (split, head, row) = (group_id(0), group_id(1), group_id(2));
     let length = positions[row] + 1;
-    let first = split * SPLIT;
-    if first >= length {
+    let end = ((split + 1) * SPLIT).min(length);
+    let first = (split * SPLIT).max(length - length.min(window));
+    if first >= end {
         return;
     }
-    let count = (length - first).min(SPLIT);
+    let count = end - first;
     let sequence = index_in(sequences[row], all_sequences);
     let kv_head = head / (heads / kv_heads);
 
@@ -85,7 +104,7 @@ pub fn attention_decode<T: Float, const HEAD_DIM: u32>(
             let key = k_cache.load4([block, kv_head, slot, i]).to_f32();
             products = key.mul_add(query.load4(i), products);
         }
-        let score = products.sum();
+        let score = capped(products.sum(), soft_cap);
         weights[j] = score;
         largest = largest.max(score);
     }
@@ -133,34 +152,43 @@ pub fn attention_decode<T: Float, const HEAD_DIM: u32>(
     }
 }
 
-/// Joins the splits of [`attention_decode`]: `y = sum_s e^(m_s - m) o_s / sum_s e^(m_s - m) l_s`.
+/// Joins the splits of [`attention_decode`]:
+/// `y = sum_s e^(m_s - m) o_s / (e^(sink - m) + sum_s e^(m_s - m) l_s)`.
 #[kernel(grid = [heads, rows], workgroup = 64, instances(T = [f32, f16, bf16]))]
 pub fn attention_combine<T: Float>(
     partial: &Tensor<f32, (rows, heads, splits, head_dim)>,
     stats: &Tensor<f32, { (rows, heads, splits, 2) }>,
     positions: &Tensor<u32, (rows,)>,
+    sinks: &Tensor<f32, (heads,)>,
     y: &mut Tensor<T, (rows, heads, head_dim)>,
+    window: u32,
 ) {
     let (head, row) = (group_id(0), group_id(1));
+    let length = positions[row] + 1;
+    let unused = (length - length.min(window)) / SPLIT;
     let used = index_in(positions[row] / SPLIT, splits) + 1;
-    let mut largest = f32::NEG_INFINITY;
-    for split in 0..used {
+    let sink = sinks[head];
+    let mut largest = sink;
+    for split in unused..used {
         largest = largest.max(stats[[row, head, split, 0]]);
     }
-    let mut sum = 0.0f32;
-    for split in 0..used {
+    let mut sum = (sink - largest).exp();
+    for split in unused..used {
         let factor = (stats[[row, head, split, 0]] - largest).exp();
         sum = fma(factor, stats[[row, head, split, 1]], sum);
     }
     for i in strided(head_dim) {
         let mut total = 0.0f32;
-        for split in 0..used {
+        for split in unused..used {
             let factor = (stats[[row, head, split, 0]] - largest).exp();
             total = fma(factor, partial[[row, head, split, i]], total);
         }
         y[[row, head, i]] = T::from_f32(total / sum);
     }
 }
+
+/// Below any score, and finite.
+const LOWEST_SCORE: f32 = -1e30;
 
 /// Tile sizes of [`attention_prefill`] for a head size.
 struct Tiles<const HEAD_DIM: u32>;
@@ -172,8 +200,8 @@ impl<const HEAD_DIM: u32> Tiles<HEAD_DIM> {
 }
 
 /// Attention of many consecutive query rows of one sequence, by tiles with a running softmax
-/// (Dao et al., 2022). Row `r` has position `positions[0] + r` and sees keys up to its own.
-/// Queries and outputs are head-major views.
+/// (Dao et al., 2022). Row `r` has position `positions[0] + r` and sees the last `window` keys
+/// up to its own. Queries and outputs are head-major views.
 #[kernel(
     grid = [ceil_div(rows, 16), heads],
     workgroup = 128,
@@ -186,14 +214,24 @@ pub fn attention_prefill<T: Float, const HEAD_DIM: u32>(
     v_cache: &Tensor<T, (blocks, kv_heads, block_size, HEAD_DIM)>,
     positions: &Tensor<u32, (rows,)>,
     block_table: &Tensor<u32, (max_blocks,)>,
+    sinks: &Tensor<f32, (heads,)>,
     y: &mut Tensor<T, (heads, rows, HEAD_DIM)>,
     scale: f32,
+    window: u32,
+    soft_cap: f32,
 ) {
     let head = group_id(1);
     let kv_head = head / (heads / kv_heads);
     let first_row = group_id(0) * 16;
     let base = positions[0] + first_row;
     let end = base + (rows - first_row).min(16);
+    // The first key that any row sees, down to a whole tile.
+    let lowest = base + 1 - (base + 1).min(window);
+    let lowest = lowest - lowest % Tiles::<HEAD_DIM>::KEYS;
+    // A finite bottom: a row may see nothing of its first tiles, and the difference of two
+    // infinities is NaN.
+    let sink = sinks[head];
+    let bottom = sink.max(LOWEST_SCORE);
 
     let mut queries = shared_tile::<T>(16, HEAD_DIM);
     // Keys, then values of the same positions.
@@ -202,14 +240,16 @@ pub fn attention_prefill<T: Float, const HEAD_DIM: u32>(
     let mut weights = shared_tile::<T>(16, Tiles::<HEAD_DIM>::KEYS);
     let mut scores = reg_tile::<f32>(16, Tiles::<HEAD_DIM>::KEYS, 0.0);
     let mut output = reg_tile::<f32>(16, HEAD_DIM, 0.0);
-    let mut largest = reg_tile::<f32>(16, 1, f32::NEG_INFINITY);
+    let mut largest = reg_tile::<f32>(16, 1, 0.0);
     let mut next_largest = reg_tile::<f32>(16, 1, 0.0);
     let mut correction = reg_tile::<f32>(16, 1, 0.0);
     let mut sum = reg_tile::<f32>(16, 1, 0.0);
     let mut row_sum = reg_tile::<f32>(16, 1, 0.0);
 
+    largest.fill(bottom);
+    sum.fill((sink - bottom).exp());
     queries.load(q, [head, first_row, 0]);
-    for start in (0..end).step_by(step as usize) {
+    for start in (lowest..end).step_by(step as usize) {
         let page = index_in(start / block_size, max_blocks);
         let block = index_in(block_table[page], blocks);
         let slot = start % block_size;
@@ -217,11 +257,9 @@ pub fn attention_prefill<T: Float, const HEAD_DIM: u32>(
         scores.fill(0.0);
         matmul_nt(&mut scores, &queries, &cached);
         scores.map_indexed(|score, row, column| {
-            select(
-                start + column <= base + row,
-                score * scale,
-                f32::NEG_INFINITY,
-            )
+            let (query, key) = (base + row, start + column);
+            let seen = key <= query && query - key < window;
+            select(seen, capped(score * scale, soft_cap), f32::NEG_INFINITY)
         });
         next_largest.reduce_rows_max(&scores);
         next_largest.map2(&largest, |new, old| new.max(old));
@@ -252,6 +290,61 @@ struct Oracle<'a> {
     kv_heads: usize,
     block_size: usize,
     head_dim: usize,
+    extras: Extras,
+}
+
+/// Window, soft cap, and whether there are sinks.
+#[derive(Clone, Copy, Debug)]
+struct Extras {
+    window: u32,
+    soft_cap: f32,
+    sinks: bool,
+}
+
+/// Plain attention, and each addition with the edges that it has.
+const EXTRAS: [Extras; 4] = [
+    Extras {
+        window: u32::MAX,
+        soft_cap: 0.0,
+        sinks: false,
+    },
+    Extras {
+        window: 1,
+        soft_cap: 0.0,
+        sinks: false,
+    },
+    Extras {
+        window: 33,
+        soft_cap: 2.0,
+        sinks: true,
+    },
+    Extras {
+        window: 300,
+        soft_cap: 0.0,
+        sinks: true,
+    },
+];
+
+impl Extras {
+    fn sinks(self, heads: u64) -> Generator {
+        let sink = |head: u64| {
+            if self.sinks {
+                head as f64 - 0.5
+            } else {
+                f64::NEG_INFINITY
+            }
+        };
+        values((0..heads).map(sink).collect())
+    }
+
+    fn capped(self, score: f64) -> f64 {
+        let cap = f64::from(self.soft_cap);
+        if cap > 0.0 {
+            cap * (score / cap).tanh()
+        } else {
+            score
+        }
+    }
 }
 
 impl Oracle<'_> {
@@ -262,6 +355,7 @@ impl Oracle<'_> {
         kv_head: usize,
         length: usize,
         scale: f64,
+        sink: f64,
     ) -> Vec<f64> {
         let at = |position: usize| {
             let block = table[position / self.block_size] as usize;
@@ -270,13 +364,17 @@ impl Oracle<'_> {
             row * self.head_dim..(row + 1) * self.head_dim
         };
         let (k, v) = (&self.inputs["k_cache"], &self.inputs["v_cache"]);
-        let dot = |p| q.iter().zip(&k[at(p)]).map(|(a, b)| a * b).sum::<f64>() * scale;
-        let scores: Vec<f64> = (0..length).map(dot).collect();
-        let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let score = |p| {
+            let dot = q.iter().zip(&k[at(p)]).map(|(a, b)| a * b).sum::<f64>();
+            self.extras.capped(dot * scale)
+        };
+        let first = length.saturating_sub(self.extras.window as usize);
+        let scores: Vec<f64> = (first..length).map(score).collect();
+        let largest = scores.iter().copied().fold(sink, f64::max);
         let weights: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
-        let sum: f64 = weights.iter().sum();
+        let sum = weights.iter().sum::<f64>() + (sink - largest).exp();
         let mut y = vec![0.0; self.head_dim];
-        for (p, weight) in weights.iter().enumerate() {
+        for (p, weight) in (first..).zip(&weights) {
             for (y, v) in y.iter_mut().zip(&v[at(p)]) {
                 *y += weight / sum * v;
             }
@@ -328,14 +426,15 @@ const DECODES: [(u64, u64, u64, u64); 4] =
 #[test_kernel(attention_decode)]
 fn attention_decode_then_combine(t: &mut Cases) {
     let head_dim = t.constant("HEAD_DIM") as u64;
-    for (rows, heads, kv_heads, longest) in DECODES {
+    let cases = DECODES.iter().zip(EXTRAS).chain([(&DECODES[3], EXTRAS[0])]);
+    for (&(rows, heads, kv_heads, longest), extras) in cases {
         let (block_size, pages) = (32, longest / 32 + 1);
         let blocks = rows * pages;
         let splits = longest / u64::from(SPLIT) + 1;
         let scale = 1.0 / (head_dim as f32).sqrt();
         let position = move |row: usize, _: i64| longest as i64 / (row as i64 + 1);
         t.case(format!(
-            "{rows} rows, {heads}/{kv_heads} heads, context {}",
+            "{rows} rows, {heads}/{kv_heads} heads, context {}, {extras:?}",
             longest + 1
         ))
         .input("q", [rows, heads, head_dim], normal(0.0, 1.0))
@@ -360,6 +459,8 @@ fn attention_decode_then_combine(t: &mut Cases) {
         .inout("partial", [rows, heads, splits, head_dim], normal(0.0, 1.0))
         .inout("stats", [rows, heads, splits, 2], normal(0.0, 1.0))
         .scalar("scale", scale)
+        .scalar("window", extras.window)
+        .scalar("soft_cap", extras.soft_cap)
         .bound(Bound::relative(2e-5).absolute(2e-5))
         .expect(move |inputs, out| {
             let (kv, dim, n_splits) = (kv_heads as usize, head_dim as usize, splits as usize);
@@ -374,8 +475,10 @@ fn attention_decode_then_combine(t: &mut Cases) {
                     let kv_head = head / (heads as usize / kv);
                     let q = &inputs["q"][(row * heads as usize + head) * dim..][..dim];
                     for split in 0..n_splits {
-                        let first = split * SPLIT as usize;
-                        let end = (*position as usize + 1).min(first + SPLIT as usize);
+                        let length = *position as usize + 1;
+                        let end = length.min((split + 1) * SPLIT as usize);
+                        let seen = length.saturating_sub(extras.window as usize);
+                        let first = seen.max(split * SPLIT as usize);
                         if first >= end {
                             continue;
                         }
@@ -386,7 +489,8 @@ fn attention_decode_then_combine(t: &mut Cases) {
                         };
                         let score = |p| {
                             let key = &k[at(p)..at(p) + dim];
-                            q.iter().zip(key).map(|(a, b)| a * b).sum::<f64>() * f64::from(scale)
+                            let dot = q.iter().zip(key).map(|(a, b)| a * b).sum::<f64>();
+                            extras.capped(dot * f64::from(scale))
                         };
                         let scores: Vec<f64> = (first..end).map(score).collect();
                         let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -411,8 +515,9 @@ fn attention_decode_then_combine(t: &mut Cases) {
 
 #[test_kernel(attention_combine)]
 fn attention_combine_matches_f64(t: &mut Cases) {
-    for (rows, heads, splits, head_dim) in [(0, 1, 1, 64), (1, 1, 1, 64), (3, 2, 4, 80)] {
-        t.case(format!("{rows}x{heads}x{splits}x{head_dim}"))
+    let shapes = [(0, 1, 1, 64), (1, 1, 1, 64), (3, 2, 4, 80), (3, 2, 4, 80)];
+    for ((rows, heads, splits, head_dim), extras) in shapes.into_iter().zip(EXTRAS) {
+        t.case(format!("{rows}x{heads}x{splits}x{head_dim}, {extras:?}"))
             .input("partial", [rows, heads, splits, head_dim], normal(0.0, 1.0))
             .input("stats", [rows, heads, splits, 2], normal(3.0, 0.5))
             .input(
@@ -420,24 +525,28 @@ fn attention_combine_matches_f64(t: &mut Cases) {
                 [rows],
                 ints(0, 1).map(move |row, _| (row as i64 * 300) % (256 * splits as i64)),
             )
+            .input("sinks", [heads], extras.sinks(heads))
             .output("y", [rows, heads, head_dim])
+            .scalar("window", extras.window)
             .bound(Bound::relative(1e-5).absolute(1e-6))
             .expect(move |inputs, out| {
                 let (heads, splits, dim) = (heads as usize, splits as usize, head_dim as usize);
                 let mut y = Vec::new();
                 for (row, position) in inputs.ints("positions").iter().enumerate() {
-                    let used = *position as usize / 256 + 1;
+                    let length = *position as usize + 1;
+                    let first = length.saturating_sub(extras.window as usize) / 256;
+                    let used = first..length.div_ceil(256);
                     for head in 0..heads {
+                        let sink = inputs["sinks"][head];
                         let cell = |s: usize| (row * heads + head) * splits + s;
                         let stat = |s: usize, which: usize| inputs["stats"][2 * cell(s) + which];
-                        let largest = (0..used)
-                            .map(|s| stat(s, 0))
-                            .fold(f64::NEG_INFINITY, f64::max);
+                        let largest = used.clone().map(|s| stat(s, 0)).fold(sink, f64::max);
                         let factor = |s: usize| (stat(s, 0) - largest).exp();
-                        let sum: f64 = (0..used).map(|s| factor(s) * stat(s, 1)).sum();
+                        let sum: f64 = used.clone().map(|s| factor(s) * stat(s, 1)).sum();
+                        let sum = sum + (sink - largest).exp();
                         for i in 0..dim {
                             let term = |s: usize| factor(s) * inputs["partial"][cell(s) * dim + i];
-                            y.push((0..used).map(term).sum::<f64>() / sum);
+                            y.push(used.clone().map(term).sum::<f64>() / sum);
                         }
                     }
                 }
@@ -448,7 +557,7 @@ fn attention_combine_matches_f64(t: &mut Cases) {
 
 /// Rows, first position, heads, key-value heads.
 const PREFILLS: [(u64, u64, u64, u64); 4] =
-    [(1, 0, 1, 1), (16, 0, 2, 1), (37, 0, 4, 2), (20, 45, 3, 1)];
+    [(1, 0, 1, 1), (16, 0, 2, 1), (37, 30, 4, 2), (20, 310, 1, 1)];
 
 #[test_kernel(attention_prefill)]
 fn attention_prefill_matches_f64(t: &mut Cases) {
@@ -460,12 +569,14 @@ fn attention_prefill_matches_f64(t: &mut Cases) {
         Scalar::BF16 => 4.0 * 2f64.powi(-9),
         _ => 0.0,
     };
-    for (rows, first, heads, kv_heads) in PREFILLS {
+    let cases = PREFILLS.iter().zip(EXTRAS);
+    let plain = PREFILLS[2..3].iter().map(|shape| (shape, EXTRAS[0]));
+    for (&(rows, first, heads, kv_heads), extras) in cases.chain(plain) {
         let block_size = 32;
         let pages = (first + rows).div_ceil(block_size);
         let scale = 1.0 / (head_dim as f32).sqrt();
         t.case(format!(
-            "{rows} rows from {first}, {heads}/{kv_heads} heads"
+            "{rows} rows from {first}, {heads}/{kv_heads} heads, {extras:?}"
         ))
         .input("q", [heads, rows, head_dim], normal(0.0, 1.0))
         .input(
@@ -488,8 +599,11 @@ fn attention_prefill_matches_f64(t: &mut Cases) {
             [pages],
             ints(0, 1).map(move |i, _| pages as i64 - 1 - i as i64),
         )
+        .input("sinks", [heads], extras.sinks(heads))
         .output("y", [heads, rows, head_dim])
         .scalar("scale", scale)
+        .scalar("window", extras.window)
+        .scalar("soft_cap", extras.soft_cap)
         .bound(Bound::relative(2e-5).absolute(2e-5 + rounding))
         .expect(move |inputs, out| {
             let oracle = Oracle {
@@ -497,6 +611,7 @@ fn attention_prefill_matches_f64(t: &mut Cases) {
                 kv_heads: kv_heads as usize,
                 block_size: block_size as usize,
                 head_dim: head_dim as usize,
+                extras,
             };
             let table = inputs.ints("block_table");
             let mut y = Vec::new();
@@ -504,7 +619,8 @@ fn attention_prefill_matches_f64(t: &mut Cases) {
                 let (head, row) = (i / rows as usize, i % rows as usize);
                 let kv_head = head / (heads / kv_heads) as usize;
                 let length = first as usize + row + 1;
-                y.extend(oracle.attend(q, table, kv_head, length, f64::from(scale)));
+                let sink = inputs["sinks"][head];
+                y.extend(oracle.attend(q, table, kv_head, length, f64::from(scale), sink));
             }
             out.set("y", y);
         });

@@ -58,15 +58,65 @@ pub fn silu_mul<T: Float>(gate: &Tensor<T, (n,)>, up: &Tensor<T, (n,)>, y: &mut 
     }
 }
 
+/// `x` under the tanh approximation of GELU (Hendrycks and Gimpel, 2016).
+#[device_fn]
+fn gelu_by_tanh(x: f32) -> f32 {
+    let inner = 0.797_884_6 * (x + 0.044715 * x * x * x);
+    0.5 * x * (1.0 + inner.tanh())
+}
+
+/// Gated activation of Gemma's feed-forward block: `y[i] = gelu(gate[i]) * up[i]`, GELU by its
+/// tanh approximation.
+#[kernel(grid = [ceil_div(n, 256)], workgroup = 256, instances(T = [f32, f16, bf16]))]
+pub fn gelu_tanh_mul<T: Float>(
+    gate: &Tensor<T, (n,)>,
+    up: &Tensor<T, (n,)>,
+    y: &mut Tensor<T, (n,)>,
+) {
+    let i = global_id(0);
+    if i < n {
+        y[i] = T::from_f32(gelu_by_tanh(gate[i].to_f32()) * up[i].to_f32());
+    }
+}
+
+/// Sigmoid gate: `y[i] = x[i] / (1 + exp(-gate[i]))`.
+#[kernel(grid = [ceil_div(n, 256)], workgroup = 256, instances(T = [f32, f16, bf16]))]
+pub fn sigmoid_mul<T: Float>(x: &Tensor<T, (n,)>, gate: &Tensor<T, (n,)>, y: &mut Tensor<T, (n,)>) {
+    let i = global_id(0);
+    if i < n {
+        y[i] = T::from_f32(x[i].to_f32() / (1.0 + (-gate[i].to_f32()).exp()));
+    }
+}
+
+/// Soft cap: `y[i] = cap * tanh(x[i] / cap)`.
+#[kernel(grid = [ceil_div(n, 256)], workgroup = 256, instances(T = [f32, f16, bf16]))]
+pub fn soft_cap<T: Float>(x: &Tensor<T, (n,)>, y: &mut Tensor<T, (n,)>, cap: f32) {
+    let i = global_id(0);
+    if i < n {
+        y[i] = T::from_f32(cap * (x[i].to_f32() / cap).tanh());
+    }
+}
+
+/// A vector added to each row: `y[r, c] = x[r, c] + b[c]`, the bias of a projection.
+#[kernel(grid = [ceil_div(cols, 256), rows], workgroup = 256, instances(T = [f32, f16, bf16]))]
+pub fn add_bias<T: Float>(
+    x: &Tensor<T, (rows, cols)>,
+    b: &Tensor<T, (cols,)>,
+    y: &mut Tensor<T, (rows, cols)>,
+) {
+    let (column, row) = (global_id(0), group_id(1));
+    if column < cols {
+        y[[row, column]] = x[[row, column]] + b[column];
+    }
+}
+
 /// GELU by its tanh approximation:
 /// `y = 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))` (Hendrycks and Gimpel, 2016).
 #[kernel(grid = [ceil_div(n, 256)], workgroup = 256, instances(T = [f32, f16, bf16]))]
 pub fn gelu_tanh<T: Float>(x: &Tensor<T, (n,)>, y: &mut Tensor<T, (n,)>) {
     let i = global_id(0);
     if i < n {
-        let v = x[i].to_f32();
-        let inner = 0.797_884_6 * (v + 0.044715 * v * v * v);
-        y[i] = T::from_f32(0.5 * v * (1.0 + inner.tanh()));
+        y[i] = T::from_f32(gelu_by_tanh(x[i].to_f32()));
     }
 }
 
@@ -181,6 +231,12 @@ fn silu_mul_matches_f64(t: &mut Cases) {
     }
 }
 
+/// The tanh approximation of GELU in f64.
+fn gelu_tanh_f64(x: f64) -> f64 {
+    let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+    0.5 * x * (1.0 + inner.tanh())
+}
+
 #[test_kernel(gelu_tanh)]
 fn gelu_tanh_matches_f64(t: &mut Cases) {
     for n in LENGTHS {
@@ -189,11 +245,72 @@ fn gelu_tanh_matches_f64(t: &mut Cases) {
             .output("y", [n])
             .bound(Bound::relative(4e-6).absolute(1e-6))
             .expect(|inputs, out| {
-                let gelu = |x: &f64| {
-                    let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
-                    0.5 * x * (1.0 + inner.tanh())
+                out.set("y", inputs["x"].iter().map(|x| gelu_tanh_f64(*x)).collect());
+            });
+    }
+}
+
+#[test_kernel(gelu_tanh_mul)]
+fn gelu_tanh_mul_matches_f64(t: &mut Cases) {
+    for n in LENGTHS {
+        t.case(format!("{n}"))
+            .input("gate", [n], normal(0.0, 2.0))
+            .input("up", [n], normal(0.0, 1.0))
+            .output("y", [n])
+            .bound(Bound::relative(4e-6).absolute(2e-6))
+            .expect(|inputs, out| {
+                let pairs = inputs["gate"].iter().zip(&inputs["up"]);
+                out.set("y", pairs.map(|(g, u)| gelu_tanh_f64(*g) * u).collect());
+            });
+    }
+}
+
+#[test_kernel(sigmoid_mul)]
+fn sigmoid_mul_matches_f64(t: &mut Cases) {
+    for n in LENGTHS {
+        t.case(format!("{n}"))
+            .input("x", [n], normal(0.0, 1.0))
+            .input("gate", [n], normal(0.0, 30.0))
+            .output("y", [n])
+            .bound(Bound::relative(4e-6).absolute(1e-7))
+            .expect(|inputs, out| {
+                let pairs = inputs["x"].iter().zip(&inputs["gate"]);
+                out.set("y", pairs.map(|(x, g)| x / (1.0 + (-g).exp())).collect());
+            });
+    }
+}
+
+#[test_kernel(soft_cap)]
+fn soft_cap_matches_f64(t: &mut Cases) {
+    for n in LENGTHS {
+        t.case(format!("{n}"))
+            .input("x", [n], normal(0.0, 60.0))
+            .output("y", [n])
+            .scalar("cap", 30.0f32)
+            .bound(Bound::relative(4e-6).absolute(2e-6))
+            .expect(|inputs, out| {
+                let capped = |x: &f64| 30.0 * (x / 30.0).tanh();
+                out.set("y", inputs["x"].iter().map(capped).collect());
+            });
+    }
+}
+
+#[test_kernel(add_bias)]
+fn add_bias_matches_f64(t: &mut Cases) {
+    for (rows, cols) in [(0, 5), (1, 1), (3, 255), (2, 257)] {
+        t.case(format!("{rows}x{cols}"))
+            .input("x", [rows, cols], normal(0.0, 1.0))
+            .input("b", [cols], normal(0.0, 1.0))
+            .output("y", [rows, cols])
+            .bound(Bound::relative(1e-7))
+            .expect(move |inputs, out| {
+                let row = |x: &[f64]| -> Vec<f64> {
+                    x.iter().zip(&inputs["b"]).map(|(x, b)| x + b).collect()
                 };
-                out.set("y", inputs["x"].iter().map(gelu).collect());
+                out.set(
+                    "y",
+                    inputs["x"].chunks(cols as usize).flat_map(row).collect(),
+                );
             });
     }
 }

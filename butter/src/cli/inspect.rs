@@ -11,7 +11,6 @@ use crate::catalogue::TensorCatalogue;
 use crate::checkpoint::{Checkpoint, CheckpointKind, safetensors_files};
 use crate::config::ignored_keys;
 use crate::gguf::{GgufFile, Value};
-use crate::rope::RopeScaling;
 use crate::safetensors::read_into;
 
 #[derive(Args, Debug)]
@@ -59,7 +58,7 @@ pub(super) fn run(arguments: &InspectArguments) -> Result<(), CommandError> {
             "parameters": catalogue.elements(),
             "bytes": catalogue.bytes(),
             "config": loaded.as_ref().ok().map(config_rows).map(|rows| {
-                rows.into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect::<serde_json::Map<_, _>>()
+                rows.into_iter().map(|(key, value)| (key, value.into())).collect::<serde_json::Map<_, _>>()
             }),
             "tensors": tensors,
             "error": loaded.as_ref().err().map(ToString::to_string),
@@ -131,26 +130,16 @@ fn write_metadata(out: &mut dyn Write, file: &GgufFile) -> std::io::Result<()> {
     Ok(())
 }
 
-fn config_rows(checkpoint: &Checkpoint) -> Vec<(&'static str, String)> {
+fn config_rows(checkpoint: &Checkpoint) -> Vec<(String, String)> {
     let config = &checkpoint.config;
-    let scaling = match &config.rope.scaling {
-        RopeScaling::Factors(factors) => format!("{} factors from the file", factors.len()),
-        other => format!("{other:?}"),
-    };
     let yes_no = |flag: bool| if flag { "yes" } else { "no" }.to_owned();
-    vec![
+    let mut rows = vec![
+        ("family", config.family.to_owned()),
         ("vocabulary", config.vocab_size.to_string()),
         ("context", config.context_length.to_string()),
         ("hidden", config.hidden_size.to_string()),
-        ("feed-forward", config.intermediate_size.to_string()),
-        ("layers", config.layer_count.to_string()),
-        ("query heads", config.head_count.to_string()),
-        ("key-value heads", config.kv_head_count.to_string()),
-        ("head size", config.head_dim.to_string()),
-        ("norm epsilon", config.rms_norm_eps.to_string()),
-        ("RoPE base", config.rope.theta.to_string()),
-        ("RoPE layout", format!("{:?}", config.rope.layout)),
-        ("RoPE scaling", scaling),
+        ("layers", config.layers.len().to_string()),
+        ("norm epsilon", config.norm_eps.to_string()),
         ("tied embeddings", yes_no(config.tied_embeddings)),
         ("tokenizer", yes_no(checkpoint.tokenizer.is_some())),
         ("chat template", yes_no(checkpoint.chat_template.is_some())),
@@ -163,4 +152,11 @@ fn config_rows(checkpoint: &Checkpoint) -> Vec<(&'static str, String)> {
             format!("{} (f32)", config.kv_bytes_per_position(4)),
         ),
     ]
+    .into_iter()
+    .map(|(key, value)| (key.to_owned(), value))
+    .collect::<Vec<_>>();
+    for (first, last, text) in config.layer_runs() {
+        rows.push((format!("layers {first} to {last}"), text));
+    }
+    rows
 }

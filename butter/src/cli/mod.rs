@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::checkpoint::{Checkpoint, LoadError};
-use crate::engine::{EngineOptions, LlamaModel};
+use crate::engine::{DeviceModel, EngineOptions};
 use crate::generate::{Answer, GenerateError, Stats};
 use crate::model::{Model, ModelError};
 use crate::sampler::{SampleError, Sampler};
@@ -152,7 +152,7 @@ pub fn open_model(
         max_step_rows: 64,
         cache_positions: checkpoint.config.context_length.min(MOST_CACHED_POSITIONS),
     };
-    Ok(Box::new(LlamaModel::load(device, checkpoint, options)?))
+    Ok(Box::new(DeviceModel::load(device, checkpoint, options)?))
 }
 
 /// Positions of the cache that the command line reserves at most: a long context at full length

@@ -1,13 +1,17 @@
-//! [`LlamaConfig`] from GGUF metadata.
+//! [`ModelConfig`] from GGUF metadata: what the architectures share.
 
 use super::keys::{Found, Keys};
-use super::{ConfigError, ConfigFault, LlamaConfig};
+use super::{
+    Activation, Attention, ConfigError, ConfigFault, FeedForward, ModelConfig, check_layer_count,
+};
 use crate::catalogue::TensorCatalogue;
+use crate::config::hugging_face::Common;
+use crate::families;
 use crate::gguf::{GgufFile, GgufHeader, TensorType};
 use crate::quote::quoted;
 use crate::rope::{Rope, RopeLayout, RopeScaling};
 
-/// Keys below `llama.` that do not change what the graph computes.
+/// Keys below the architecture's name that do not change what the graph computes.
 const IRRELEVANT: &[&str] = &[
     // How the converter's input was laid out; the tensors say it themselves.
     "tensor_data_layout",
@@ -20,11 +24,11 @@ pub(crate) const ROPE_FACTORS: &str = "rope_freqs.weight";
 /// Output projection where it is not tied.
 pub(crate) const OUTPUT: &str = "output.weight";
 
-impl LlamaConfig {
-    /// Reads the configuration of a GGUF file of architecture `llama`.
+impl ModelConfig {
+    /// Reads the configuration of a GGUF file.
     pub fn from_gguf(file: &GgufFile, catalogue: &TensorCatalogue) -> Result<Self, ConfigError> {
         read(file.header(), catalogue)
-            .and_then(LlamaConfig::validate)
+            .and_then(ModelConfig::validate)
             .map_err(|fault| ConfigError {
                 path: file.path().to_owned(),
                 fault: Box::new(fault),
@@ -32,86 +36,145 @@ impl LlamaConfig {
     }
 }
 
-fn read(header: &GgufHeader, catalogue: &TensorCatalogue) -> Result<LlamaConfig, ConfigFault> {
-    check_general(header)?;
-
-    let keys = Keys::gguf(header, "llama.");
-    let hidden_size = keys.required_size("embedding_length")?;
-    let head_count = keys.required_size("attention.head_count")?;
-    let head_dim = match keys.size("attention.key_length")? {
-        Some(size) => size,
-        None if head_count > 0 && hidden_size.is_multiple_of(head_count) => {
-            hidden_size / head_count
-        }
-        None => {
-            return Err(ConfigFault::Invalid {
-                key: "llama.embedding_length".to_owned(),
-                found: format!("{hidden_size} for {head_count} heads"),
-                rule: "without llama.attention.key_length it must be a multiple of them".to_owned(),
-            });
-        }
-    };
-    if let Some(value_length) = keys.size("attention.value_length")?
-        && value_length != head_dim
-    {
-        return Err(ConfigFault::Conflict {
-            first_key: "llama.attention.key_length".to_owned(),
-            first: head_dim.to_string(),
-            second_key: "llama.attention.value_length".to_owned(),
-            second: value_length.to_string(),
+fn read(header: &GgufHeader, catalogue: &TensorCatalogue) -> Result<ModelConfig, ConfigFault> {
+    let architecture = check_general(header)?;
+    let Some((_, reader)) = families::by_gguf_architecture(architecture) else {
+        return Err(ConfigFault::Unsupported {
+            key: "general.architecture".to_owned(),
+            found: quoted(architecture),
+            supported: families::supported_gguf_architectures(),
         });
-    }
-    let rotary_dim = keys.size("rope.dimension_count")?.unwrap_or(head_dim);
-    let eps = keys.float("attention.layer_norm_rms_epsilon")?;
-    let eps = keys.required("attention.layer_norm_rms_epsilon", eps)?;
-    let tokens = header
-        .get("tokenizer.ggml.tokens")
-        .and_then(|value| value.as_strings());
-    let vocab_size = match (keys.size("vocab_size")?, tokens) {
-        (Some(size), _) => size,
-        (None, Some(tokens)) => tokens.len(),
-        (None, None) => {
-            return Err(ConfigFault::Missing {
-                key: "llama.vocab_size".to_owned(),
-            });
-        }
     };
-    let is_zero = |found: &Found| matches!(found, Found::Unsigned(0));
-    keys.only("expert_count", "0 (no mixture of experts)", is_zero)?;
-    keys.only("expert_used_count", "0 (no mixture of experts)", is_zero)?;
-    keys.only("attention.causal", "true", |found| {
-        matches!(found, Found::Bool(true))
-    })?;
-
-    let config = LlamaConfig {
-        vocab_size,
-        context_length: keys.required_size("context_length")?,
-        hidden_size,
-        intermediate_size: keys.required_size("feed_forward_length")?,
-        layer_count: keys.required_size("block_count")?,
-        head_count,
-        kv_head_count: keys.size("attention.head_count_kv")?.unwrap_or(head_count),
-        head_dim,
-        rms_norm_eps: eps as f32,
-        rope: Rope {
-            theta: keys.float("rope.freq_base")?.unwrap_or(10_000.0),
-            rotary_dim,
-            layout: RopeLayout::Interleaved,
-            scaling: scaling(&keys, catalogue, rotary_dim)?,
-        },
-        tied_embeddings: catalogue.get(OUTPUT).is_none(),
+    let prefix = format!("{architecture}.");
+    let file = GgufConfig {
+        header,
+        keys: Keys::gguf(header, &prefix),
     };
-    keys.finish(IRRELEVANT)?;
+    let config = (reader.read)(&file, catalogue)?;
+    file.keys.finish(IRRELEVANT)?;
     Ok(config)
 }
 
+/// The keys of a GGUF file below its architecture's name.
+pub(crate) struct GgufConfig<'a> {
+    header: &'a GgufHeader,
+    keys: Keys<'a>,
+}
+
+impl GgufConfig<'_> {
+    /// The keys themselves.
+    pub(crate) fn keys(&self) -> &Keys<'_> {
+        &self.keys
+    }
+
+    /// The sizes that every architecture has.
+    pub(crate) fn common(
+        &self,
+        family: &'static str,
+        catalogue: &TensorCatalogue,
+    ) -> Result<Common, ConfigFault> {
+        let keys = &self.keys;
+        let hidden_size = keys.required_size("embedding_length")?;
+        let head_count = keys.required_size("attention.head_count")?;
+        if head_count == 0 {
+            return Err(ConfigFault::Invalid {
+                key: "head count".to_owned(),
+                found: "0".to_owned(),
+                rule: "it must lie in 1..2^31".to_owned(),
+            });
+        }
+        let head_dim = match keys.size("attention.key_length")? {
+            Some(size) => size,
+            None if hidden_size.is_multiple_of(head_count) => hidden_size / head_count,
+            None => {
+                return Err(ConfigFault::Invalid {
+                    key: keys.name("embedding_length"),
+                    found: format!("{hidden_size} for {head_count} heads"),
+                    rule: format!(
+                        "without {} it must be a multiple of them",
+                        keys.name("attention.key_length")
+                    ),
+                });
+            }
+        };
+        if let Some(value_length) = keys.size("attention.value_length")?
+            && value_length != head_dim
+        {
+            return Err(ConfigFault::Conflict {
+                first_key: keys.name("attention.key_length"),
+                first: head_dim.to_string(),
+                second_key: keys.name("attention.value_length"),
+                second: value_length.to_string(),
+            });
+        }
+        let eps = keys.float("attention.layer_norm_rms_epsilon")?;
+        let eps = keys.required("attention.layer_norm_rms_epsilon", eps)?;
+        let tokens = self
+            .header
+            .get("tokenizer.ggml.tokens")
+            .and_then(|value| value.as_strings());
+        let vocab_size = match (keys.size("vocab_size")?, tokens) {
+            (Some(size), _) => size,
+            (None, Some(tokens)) => tokens.len(),
+            (None, None) => keys.required("vocab_size", None)?,
+        };
+        let is_zero = |found: &Found| matches!(found, Found::Unsigned(0));
+        keys.only("expert_count", "0 (no mixture of experts)", is_zero)?;
+        keys.only("expert_used_count", "0 (no mixture of experts)", is_zero)?;
+        keys.only("attention.causal", "true", |found| {
+            matches!(found, Found::Bool(true))
+        })?;
+        let kv_head_count = keys.size("attention.head_count_kv")?.unwrap_or(head_count);
+        Ok(Common {
+            config: ModelConfig {
+                vocab_size,
+                context_length: keys.required_size("context_length")?,
+                hidden_size,
+                norm_eps: eps as f32,
+                tied_embeddings: catalogue.get(OUTPUT).is_none(),
+                ..ModelConfig::new(family)
+            },
+            layer_count: check_layer_count(keys.required_size("block_count")?)?,
+            attention: Attention::plain(head_count, kv_head_count, head_dim),
+        })
+    }
+
+    /// The RoPE recipe.
+    pub(crate) fn rope(
+        &self,
+        catalogue: &TensorCatalogue,
+        attention: &Attention,
+        layout: RopeLayout,
+    ) -> Result<Rope, ConfigFault> {
+        let rotary_dim = self
+            .keys
+            .size("rope.dimension_count")?
+            .unwrap_or(attention.head_dim);
+        Ok(Rope {
+            theta: self.keys.float("rope.freq_base")?.unwrap_or(10_000.0),
+            rotary_dim,
+            layout,
+            scaling: scaling(&self.keys, catalogue, rotary_dim)?,
+        })
+    }
+
+    /// The dense feed-forward.
+    pub(crate) fn dense(&self, activation: Activation) -> Result<FeedForward, ConfigFault> {
+        Ok(FeedForward::Dense {
+            intermediate_size: self.keys.required_size("feed_forward_length")?,
+            activation,
+        })
+    }
+}
+
 /// Checks the keys outside the architecture's own that change how to read the file.
-fn check_general(header: &GgufHeader) -> Result<(), ConfigFault> {
-    let unsupported = |key: &str, found: String, supported| {
+/// Gives the architecture.
+fn check_general(header: &GgufHeader) -> Result<&str, ConfigFault> {
+    let unsupported = |key: &str, found: String, supported: &str| {
         Err(ConfigFault::Unsupported {
             key: key.to_owned(),
             found,
-            supported,
+            supported: supported.to_owned(),
         })
     };
     let text = |key: &str| {
@@ -119,15 +182,18 @@ fn check_general(header: &GgufHeader) -> Result<(), ConfigFault> {
             .get(key)
             .map(|value| (value.as_str(), value.describe()))
     };
-    match text("general.architecture") {
+    let architecture = match text("general.architecture") {
         None => {
             return Err(ConfigFault::Missing {
                 key: "general.architecture".to_owned(),
             });
         }
-        Some((Some("llama"), _)) => {}
-        Some((_, found)) => return unsupported("general.architecture", found, "\"llama\""),
-    }
+        Some((Some(architecture), _)) => architecture,
+        Some((None, found)) => {
+            let supported = families::supported_gguf_architectures();
+            return unsupported("general.architecture", found, &supported);
+        }
+    };
     match text("general.type") {
         None | Some((Some("model"), _)) => {}
         Some((_, found)) => {
@@ -159,7 +225,7 @@ fn check_general(header: &GgufHeader) -> Result<(), ConfigFault> {
             supported,
         );
     }
-    Ok(())
+    Ok(architecture)
 }
 
 fn scaling(
@@ -177,33 +243,33 @@ fn scaling(
     let by_keys = match (keys.string("rope.scaling.type")?.as_deref(), factor) {
         (None | Some("none"), None) => match keys.float("rope.scale_linear")? {
             None => RopeScaling::Default,
-            Some(factor) => linear("llama.rope.scale_linear", factor)?,
+            Some(factor) => linear(&keys.name("rope.scale_linear"), factor)?,
         },
         (Some("none"), Some(1.0)) => RopeScaling::Default,
         (Some("none"), Some(factor)) => {
             return Err(ConfigFault::Conflict {
-                first_key: "llama.rope.scaling.type".to_owned(),
+                first_key: keys.name("rope.scaling.type"),
                 first: "\"none\"".to_owned(),
-                second_key: "llama.rope.scaling.factor".to_owned(),
+                second_key: keys.name("rope.scaling.factor"),
                 second: factor.to_string(),
             });
         }
-        (Some("linear"), Some(factor)) => linear("llama.rope.scaling.factor", factor)?,
+        (Some("linear"), Some(factor)) => linear(&keys.name("rope.scaling.factor"), factor)?,
         (Some("linear"), None) => {
             return Err(ConfigFault::Missing {
-                key: "llama.rope.scaling.factor".to_owned(),
+                key: keys.name("rope.scaling.factor"),
             });
         }
         (None, Some(_)) => {
             return Err(ConfigFault::Missing {
-                key: "llama.rope.scaling.type".to_owned(),
+                key: keys.name("rope.scaling.type"),
             });
         }
         (Some(other), _) => {
             return Err(ConfigFault::Unsupported {
-                key: "llama.rope.scaling.type".to_owned(),
+                key: keys.name("rope.scaling.type"),
                 found: quoted(other),
-                supported: "\"none\", \"linear\"",
+                supported: "\"none\", \"linear\"".to_owned(),
             });
         }
     };
@@ -215,7 +281,7 @@ fn scaling(
         return Err(ConfigFault::Conflict {
             first_key: format!("tensor {ROPE_FACTORS}"),
             first: "present".to_owned(),
-            second_key: "llama.rope.scaling".to_owned(),
+            second_key: keys.name("rope.scaling"),
             second: "present as well".to_owned(),
         });
     }
@@ -247,11 +313,11 @@ fn scaling(
     Ok(RopeScaling::Factors(factors))
 }
 
-pub(super) fn is_one(found: &Found) -> bool {
+fn is_one(found: &Found) -> bool {
     matches!(found, Found::Unsigned(1)) || matches!(found, Found::Float(v) if *v == 1.0)
 }
 
-pub(super) fn linear(key: &str, factor: f64) -> Result<RopeScaling, ConfigFault> {
+fn linear(key: &str, factor: f64) -> Result<RopeScaling, ConfigFault> {
     if factor.is_finite() && factor > 0.0 {
         return Ok(RopeScaling::Linear { factor });
     }
@@ -273,6 +339,7 @@ pub(crate) fn ignored_keys(header: &GgufHeader) -> impl Iterator<Item = &str> {
     ];
     header.metadata().map(|(key, _)| key).filter(|key| {
         let namespace = key.split_once('.').map_or(*key, |(namespace, _)| namespace);
-        !matches!(namespace, "llama" | "tokenizer" | "split") && !LOOKED_AT.contains(key)
+        let architecture = families::by_gguf_architecture(namespace).is_some();
+        !architecture && !matches!(namespace, "tokenizer" | "split") && !LOOKED_AT.contains(key)
     })
 }

@@ -1,20 +1,24 @@
-//! [`LlamaConfig`] from a Hugging Face `config.json`, old and new spellings.
+//! [`ModelConfig`] from a Hugging Face `config.json`, old and new spellings.
 
 use std::path::Path;
 
 use serde_json::{Map, Value as Json};
 
-use super::gguf::{is_one, linear};
 use super::keys::{Found, Keys};
-use super::{ConfigError, ConfigFault, LlamaConfig};
+pub(crate) use super::rope_keys::{RopeDefaults, read as rope, read_by_layer_type};
+use super::{
+    Activation, Attention, ConfigError, ConfigFault, FeedForward, ModelConfig, check_layer_count,
+    rope_keys,
+};
+use crate::families;
 use crate::quote::quoted;
-use crate::rope::{Rope, RopeLayout, RopeScaling};
 
-/// Keys that do not change what the graph computes.
+/// Keys that change nothing that the graph computes, whatever the family.
 const IRRELEVANT: &[&str] = &[
     // Training only.
     "attention_dropout",
     "initializer_range",
+    "router_aux_loss_coef",
     // How the weights were sharded in training; the product is the same.
     "pretraining_tp",
     // Who wrote the file and how the reference should run it.
@@ -23,6 +27,7 @@ const IRRELEVANT: &[&str] = &[
     "use_cache",
     "output_attentions",
     "output_hidden_states",
+    "output_router_logits",
     "return_dict",
     "is_llama_config",
     "transformers.js_config",
@@ -37,7 +42,7 @@ const IRRELEVANT: &[&str] = &[
     "pad_token_id",
 ];
 
-impl LlamaConfig {
+impl ModelConfig {
     /// Reads and checks `config.json`.
     pub fn from_config_json(path: &Path) -> Result<Self, ConfigError> {
         std::fs::read(path)
@@ -52,38 +57,62 @@ impl LlamaConfig {
 
     /// The same from a parsed object.
     pub fn from_json(object: &Map<String, Json>) -> Result<Self, ConfigFault> {
-        read(object).and_then(LlamaConfig::validate)
+        let object = rope_keys::with_original_context(object.clone());
+        let keys = Keys::json(&object, "");
+        let model_type = keys.string("model_type")?;
+        let model_type = keys.required("model_type", model_type)?;
+        let Some(family) = families::by_model_type(&model_type) else {
+            return Err(ConfigFault::Unsupported {
+                key: "model_type".to_owned(),
+                found: quoted(&model_type),
+                supported: families::supported_model_types(),
+            });
+        };
+        check_architectures(&keys, family.architecture)?;
+        keys.only(
+            "quantization_config",
+            "null (plain F32, F16 and BF16 weights)",
+            |_| false,
+        )?;
+        let config = (family.from_json)(&keys)?.validate()?;
+        keys.finish(IRRELEVANT)?;
+        Ok(config)
     }
 }
 
-fn read(object: &Map<String, Json>) -> Result<LlamaConfig, ConfigFault> {
-    let keys = Keys::json(object, "");
-    let model_type = keys.string("model_type")?;
-    let model_type = keys.required("model_type", model_type)?;
-    if model_type != "llama" {
-        return Err(ConfigFault::Unsupported {
-            key: "model_type".to_owned(),
-            found: quoted(&model_type),
-            supported: "\"llama\"",
-        });
+fn check_architectures(keys: &Keys<'_>, architecture: &str) -> Result<(), ConfigFault> {
+    let found = keys.json_value("architectures");
+    let right = match found {
+        None => true,
+        Some(Json::Array(names)) => names.iter().all(|name| name == architecture),
+        Some(_) => false,
+    };
+    if right {
+        return Ok(());
     }
-    check_architectures(&keys, object)?;
-    let is_false = |found: &Found| matches!(found, Found::Bool(false));
-    keys.only("attention_bias", "false", is_false)?;
-    keys.only("mlp_bias", "false", is_false)?;
-    keys.only(
-        "hidden_act",
-        "\"silu\"",
-        |found| matches!(found, Found::String(s) if s == "silu"),
-    )?;
-    keys.only("partial_rotary_factor", "1", is_one)?;
-    keys.only("sliding_window", "null", |_| false)?;
-    keys.only(
-        "quantization_config",
-        "null (plain F32, F16 and BF16 weights)",
-        |_| false,
-    )?;
+    Err(ConfigFault::Unsupported {
+        key: "architectures".to_owned(),
+        found: found.map_or_else(String::new, |names| quoted(&names.to_string())),
+        supported: format!("[{architecture:?}]"),
+    })
+}
 
+/// The sizes that every family has.
+pub(crate) struct Common {
+    /// Config with the sizes filled in, and no layers.
+    pub(crate) config: ModelConfig,
+    /// Number of layers.
+    pub(crate) layer_count: usize,
+    /// Attention with the heads filled in, and no positions.
+    pub(crate) attention: Attention,
+}
+
+/// Reads the sizes that every family has. `tied` is the family's default.
+pub(crate) fn common(
+    keys: &Keys<'_>,
+    family: &'static str,
+    tied: bool,
+) -> Result<Common, ConfigFault> {
     let hidden_size = keys.required_size("hidden_size")?;
     let head_count = keys.required_size("num_attention_heads")?;
     let head_dim = match keys.size("head_dim")? {
@@ -99,175 +128,90 @@ fn read(object: &Map<String, Json>) -> Result<LlamaConfig, ConfigFault> {
             });
         }
     };
-    let layout = match keys.bool("rope_interleaved")? {
-        None | Some(false) => RopeLayout::HalfSplit,
-        Some(true) => RopeLayout::Interleaved,
-    };
-    let (theta, scaling) = rope(&keys)?;
-
-    // Defaults: transformers, `LlamaConfig`.
-    let config = LlamaConfig {
-        vocab_size: keys.required_size("vocab_size")?,
-        context_length: keys.required_size("max_position_embeddings")?,
-        hidden_size,
-        intermediate_size: keys.required_size("intermediate_size")?,
-        layer_count: keys.required_size("num_hidden_layers")?,
-        head_count,
-        kv_head_count: keys.size("num_key_value_heads")?.unwrap_or(head_count),
-        head_dim,
-        rms_norm_eps: keys.float("rms_norm_eps")?.unwrap_or(1e-6) as f32,
-        rope: Rope {
-            theta,
-            rotary_dim: head_dim,
-            layout,
-            scaling,
+    let kv_head_count = keys.size("num_key_value_heads")?.unwrap_or(head_count);
+    Ok(Common {
+        config: ModelConfig {
+            vocab_size: keys.required_size("vocab_size")?,
+            context_length: keys.required_size("max_position_embeddings")?,
+            hidden_size,
+            norm_eps: keys.float("rms_norm_eps")?.unwrap_or(1e-6) as f32,
+            tied_embeddings: keys.bool("tie_word_embeddings")?.unwrap_or(tied),
+            ..ModelConfig::new(family)
         },
-        tied_embeddings: keys.bool("tie_word_embeddings")?.unwrap_or(false),
-    };
-    keys.finish(IRRELEVANT)?;
-    Ok(config)
+        layer_count: check_layer_count(keys.required_size("num_hidden_layers")?)?,
+        attention: Attention::plain(head_count, kv_head_count, head_dim),
+    })
 }
 
-fn check_architectures(keys: &Keys<'_>, object: &Map<String, Json>) -> Result<(), ConfigFault> {
-    let is_llama = match object.get("architectures") {
-        None | Some(Json::Null) => true,
-        Some(Json::Array(names)) => names.iter().all(|name| name == "LlamaForCausalLM"),
-        Some(_) => false,
-    };
-    let found = object
-        .get("architectures")
-        .map(|names| quoted(&names.to_string()));
-    keys.only("architectures", "[\"LlamaForCausalLM\"]", |_| is_llama)
-        .map_err(|fault| match fault {
-            ConfigFault::Unsupported { key, supported, .. } => ConfigFault::Unsupported {
-                key,
-                found: found.unwrap_or_default(),
-                supported,
-            },
-            other => other,
-        })
+/// The dense feed-forward of `intermediate_size` and the activation under `key`.
+pub(crate) fn dense(
+    keys: &Keys<'_>,
+    activation_key: &str,
+    default: Activation,
+) -> Result<FeedForward, ConfigFault> {
+    Ok(FeedForward::Dense {
+        intermediate_size: keys.required_size("intermediate_size")?,
+        activation: activation(keys, activation_key, default)?,
+    })
 }
 
-/// The RoPE base and recipe, from `rope_theta` and `rope_scaling` (old), from
-/// `rope_parameters` (new), or from both where they agree.
-fn rope(keys: &Keys<'_>) -> Result<(f64, RopeScaling), ConfigFault> {
-    let old_theta = keys.float("rope_theta")?;
-    let old = match keys.object("rope_scaling")? {
-        Some(object) => Some(recipe(Keys::json(object, "rope_scaling."))?),
-        None => None,
-    };
-    let new = match keys.object("rope_parameters")? {
-        Some(object) => Some(recipe(Keys::json(object, "rope_parameters."))?),
-        None => None,
-    };
-
-    let mut theta = old_theta.map(|theta| ("rope_theta", theta));
-    for (key, recipe) in [
-        ("rope_scaling.rope_theta", old.as_ref()),
-        ("rope_parameters.rope_theta", new.as_ref()),
-    ] {
-        let Some(second) = recipe.and_then(|recipe| recipe.theta) else {
-            continue;
-        };
-        match theta {
-            Some((first_key, first)) if first != second => {
-                return Err(conflict(
-                    first_key,
-                    first.to_string(),
-                    key,
-                    second.to_string(),
-                ));
-            }
-            _ => theta = Some((key, second)),
-        }
-    }
-    let scaling = match (old, new) {
-        (Some(old), Some(new)) if old.scaling != new.scaling => {
-            let (old, new) = (format!("{:?}", old.scaling), format!("{:?}", new.scaling));
-            return Err(conflict("rope_scaling", old, "rope_parameters", new));
-        }
-        (Some(one), _) | (None, Some(one)) => one.scaling,
-        (None, None) => RopeScaling::Default,
-    };
-    Ok((theta.map_or(10_000.0, |(_, theta)| theta), scaling))
-}
-
-struct Recipe {
-    theta: Option<f64>,
-    scaling: RopeScaling,
-}
-
-fn recipe(keys: Keys<'_>) -> Result<Recipe, ConfigFault> {
-    let name = match (keys.string("rope_type")?, keys.string("type")?) {
-        (Some(new), Some(old)) if new != old => {
-            let (new_key, old_key) = (keys.name("rope_type"), keys.name("type"));
-            return Err(conflict(&new_key, quoted(&new), &old_key, quoted(&old)));
-        }
-        (Some(name), _) | (None, Some(name)) => name,
-        (None, None) => {
-            return Err(ConfigFault::Missing {
-                key: keys.name("rope_type"),
-            });
-        }
-    };
-    let positive = |key: &str| {
-        let value = keys.float(key)?;
-        let value = keys.required(key, value)?;
-        if value.is_finite() && value > 0.0 {
-            return Ok(value);
-        }
-        Err(ConfigFault::Invalid {
+/// The activation under a key.
+pub(crate) fn activation(
+    keys: &Keys<'_>,
+    key: &str,
+    default: Activation,
+) -> Result<Activation, ConfigFault> {
+    match keys.string(key)?.as_deref() {
+        None => Ok(default),
+        Some("silu" | "swish") => Ok(Activation::Silu),
+        Some("gelu_pytorch_tanh" | "gelu_new") => Ok(Activation::GeluTanh),
+        Some(other) => Err(ConfigFault::Unsupported {
             key: keys.name(key),
-            found: value.to_string(),
-            rule: "it must be positive".to_owned(),
-        })
-    };
-    let scaling = match name.as_str() {
-        "default" => RopeScaling::Default,
-        "linear" => linear(&keys.name("factor"), positive("factor")?)?,
-        "llama3" => {
-            let low_freq_factor = positive("low_freq_factor")?;
-            let high_freq_factor = positive("high_freq_factor")?;
-            if low_freq_factor >= high_freq_factor {
-                return Err(ConfigFault::Invalid {
-                    key: keys.name("low_freq_factor"),
-                    found: low_freq_factor.to_string(),
-                    rule: format!("it must be below high_freq_factor = {high_freq_factor}"),
-                });
-            }
-            RopeScaling::Llama3 {
-                factor: positive("factor")?,
-                low_freq_factor,
-                high_freq_factor,
-                original_context: keys.required_size("original_max_position_embeddings")?,
-            }
-        }
-        other => {
-            return Err(ConfigFault::Unsupported {
-                key: keys.name("rope_type"),
-                found: quoted(other),
-                supported: "\"default\", \"linear\", \"llama3\"",
-            });
-        }
-    };
-    let theta = keys.float("rope_theta")?;
-    keys.only("partial_rotary_factor", "1", is_one)?;
-    keys.finish(&[])?;
-    Ok(Recipe { theta, scaling })
-}
-
-fn conflict(first_key: &str, first: String, second_key: &str, second: String) -> ConfigFault {
-    ConfigFault::Conflict {
-        first_key: first_key.to_owned(),
-        first,
-        second_key: second_key.to_owned(),
-        second,
+            found: quoted(other),
+            supported: "\"silu\", \"gelu_pytorch_tanh\"".to_owned(),
+        }),
     }
 }
 
+/// `layer_types`, each turned into what `known` gives for it; an unknown type is an error.
+pub(crate) fn layer_types<T: Copy>(
+    keys: &Keys<'_>,
+    layer_count: usize,
+    known: &[(&str, T)],
+) -> Result<Option<Vec<T>>, ConfigFault> {
+    let Some(names) = keys.strings("layer_types")? else {
+        return Ok(None);
+    };
+    if names.len() != layer_count {
+        return Err(ConfigFault::Conflict {
+            first_key: "num_hidden_layers".to_owned(),
+            first: layer_count.to_string(),
+            second_key: "layer_types".to_owned(),
+            second: format!("a list of {}", names.len()),
+        });
+    }
+    let one = |name: &String| {
+        let found = known.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| *value).ok_or_else(|| {
+            let names: Vec<String> = known.iter().map(|(name, _)| format!("{name:?}")).collect();
+            ConfigFault::Unsupported {
+                key: "layer_types".to_owned(),
+                found: quoted(name),
+                supported: names.join(", "),
+            }
+        })
+    };
+    names.iter().map(one).collect::<Result<_, _>>().map(Some)
+}
+
+/// Accepts `false` alone.
+pub(crate) fn must_be_false(keys: &Keys<'_>, key: &str) -> Result<(), ConfigFault> {
+    keys.only(key, "false", |found| matches!(found, Found::Bool(false)))
+}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rope::RopeScaling;
     use serde_json::json;
 
     fn base() -> Map<String, Json> {
@@ -282,24 +226,30 @@ mod tests {
         object
     }
 
-    fn with(changes: Json) -> Result<LlamaConfig, String> {
+    fn with(changes: Json) -> Result<ModelConfig, String> {
         let mut object = base();
         let Json::Object(changes) = changes else {
             unreachable!("an object literal")
         };
         object.extend(changes);
-        LlamaConfig::from_json(&object).map_err(|fault| fault.to_string())
+        ModelConfig::from_json(&object).map_err(|fault| fault.to_string())
+    }
+
+    fn first(config: &ModelConfig) -> &Attention {
+        config.attention_layers().next().expect("a layer")
     }
 
     fn scaling(changes: Json) -> Result<RopeScaling, String> {
-        with(changes).map(|config| config.rope.scaling)
+        with(changes).map(|config| first(&config).rope.clone().expect("positions").scaling)
     }
 
     #[test]
     fn absent_keys_take_the_reference_defaults() {
         let config = with(json!({})).expect("the base is complete");
-        assert_eq!((config.head_dim, config.kv_head_count), (16, 4));
-        assert_eq!((config.rope.theta, config.rms_norm_eps), (10_000.0, 1e-6));
+        let attention = first(&config);
+        assert_eq!((attention.head_dim, attention.kv_head_count), (16, 4));
+        let theta = attention.rope.as_ref().expect("positions").theta;
+        assert_eq!((theta, config.norm_eps), (10_000.0, 1e-6));
         assert!(!config.tied_embeddings);
     }
 
@@ -325,15 +275,15 @@ mod tests {
             (
                 json!({"rope_scaling": {"type": "linear", "factor": 2.0},
                        "rope_parameters": {"rope_type": "linear", "factor": 4.0}}),
-                "rope_scaling is Linear { factor: 2.0 }, but rope_parameters",
+                "rope_scaling.rope_type is Linear { factor: 2.0 }, but rope_parameters",
             ),
             (
                 json!({"rope_theta": 5e5, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}),
-                "rope_theta is 500000, but rope_parameters.rope_theta is 10000",
+                "rope_theta is 500000.0, but rope_parameters.rope_theta is 10000.0",
             ),
             (
-                json!({"rope_scaling": {"type": "yarn", "factor": 4.0}}),
-                "is `yarn`, supported",
+                json!({"rope_scaling": {"type": "ntk", "factor": 4.0}}),
+                "is `ntk`, supported",
             ),
             (
                 json!({"rope_scaling": {"factor": 4.0}}),
@@ -358,18 +308,18 @@ mod tests {
     fn what_the_graph_does_not_compute_is_refused() {
         for (wrong, words) in [
             (
-                json!({"attention_bias": true}),
-                "attention_bias is true, supported: false",
+                json!({"mlp_bias": true}),
+                "mlp_bias is true, supported: false",
             ),
             (
                 json!({"hidden_act": "gelu"}),
-                "hidden_act is `gelu`, supported: \"silu\"",
+                "hidden_act is `gelu`, supported: \"silu\", \"gelu_pytorch_tanh\"",
             ),
             (
                 json!({"architectures": ["LlamaForSequenceClassification"]}),
                 "architectures is",
             ),
-            (json!({"model_type": "qwen3"}), "model_type is `qwen3`"),
+            (json!({"model_type": "rwkv"}), "model_type is `rwkv`"),
             (
                 json!({"attention_sinks": 4}),
                 "unknown key `attention_sinks`",

@@ -11,7 +11,7 @@ use crate::gguf::{GgufHeader, Value as GgufValue};
 use crate::quote::quoted;
 
 /// A scalar or something else, from either kind of file.
-pub(super) enum Found {
+pub(crate) enum Found {
     Unsigned(u64),
     Float(f64),
     Bool(bool),
@@ -20,7 +20,7 @@ pub(super) enum Found {
 }
 
 impl Found {
-    pub(super) fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         match self {
             Self::Unsigned(v) => v.to_string(),
             Self::Float(v) => v.to_string(),
@@ -32,7 +32,7 @@ impl Found {
 }
 
 /// Keys of a configuration with typed access. Absent and `null` are the same.
-pub(super) struct Keys<'a> {
+pub(crate) struct Keys<'a> {
     source: Source<'a>,
     /// Prepended to key names in errors.
     prefix: String,
@@ -46,7 +46,7 @@ enum Source<'a> {
 
 impl<'a> Keys<'a> {
     /// The keys of a GGUF file below `prefix` (`llama.`).
-    pub(super) fn gguf(header: &'a GgufHeader, prefix: &str) -> Self {
+    pub(crate) fn gguf(header: &'a GgufHeader, prefix: &str) -> Self {
         Self {
             source: Source::Gguf(header),
             prefix: prefix.to_owned(),
@@ -55,7 +55,7 @@ impl<'a> Keys<'a> {
     }
 
     /// The keys of a JSON object that lies at `prefix` (empty, or `rope_scaling.`).
-    pub(super) fn json(object: &'a serde_json::Map<String, Json>, prefix: &str) -> Self {
+    pub(crate) fn json(object: &'a serde_json::Map<String, Json>, prefix: &str) -> Self {
         Self {
             source: Source::Json(object),
             prefix: prefix.to_owned(),
@@ -64,7 +64,7 @@ impl<'a> Keys<'a> {
     }
 
     /// The key's full name, for errors.
-    pub(super) fn name(&self, key: &str) -> String {
+    pub(crate) fn name(&self, key: &str) -> String {
         format!("{}{key}", self.prefix)
     }
 
@@ -114,14 +114,14 @@ impl<'a> Keys<'a> {
         }
     }
 
-    pub(super) fn size(&self, key: &str) -> Result<Option<usize>, ConfigFault> {
+    pub(crate) fn size(&self, key: &str) -> Result<Option<usize>, ConfigFault> {
         self.typed(key, "a non-negative integer", |found| match found {
             Found::Unsigned(v) => usize::try_from(*v).ok(),
             _ => None,
         })
     }
 
-    pub(super) fn float(&self, key: &str) -> Result<Option<f64>, ConfigFault> {
+    pub(crate) fn float(&self, key: &str) -> Result<Option<f64>, ConfigFault> {
         self.typed(key, "a number", |found| match found {
             Found::Unsigned(v) => Some(*v as f64),
             Found::Float(v) => Some(*v),
@@ -129,50 +129,130 @@ impl<'a> Keys<'a> {
         })
     }
 
-    pub(super) fn bool(&self, key: &str) -> Result<Option<bool>, ConfigFault> {
+    pub(crate) fn bool(&self, key: &str) -> Result<Option<bool>, ConfigFault> {
         self.typed(key, "true or false", |found| match found {
             Found::Bool(v) => Some(*v),
             _ => None,
         })
     }
 
-    pub(super) fn string(&self, key: &str) -> Result<Option<String>, ConfigFault> {
+    pub(crate) fn string(&self, key: &str) -> Result<Option<String>, ConfigFault> {
         self.typed(key, "a string", |found| match found {
             Found::String(v) => Some(v.clone()),
             _ => None,
         })
     }
 
-    pub(super) fn required<T>(&self, key: &str, value: Option<T>) -> Result<T, ConfigFault> {
+    /// A JSON value as it is; absent and `null` are the same.
+    pub(crate) fn json_value(&self, key: &str) -> Option<&'a Json> {
+        self.seen.borrow_mut().insert(key.to_owned());
+        match self.source {
+            Source::Gguf(_) => None,
+            Source::Json(object) => object.get(key).filter(|value| !value.is_null()),
+        }
+    }
+
+    /// A JSON list whose every entry converts.
+    fn list<T>(
+        &self,
+        key: &str,
+        expected: &'static str,
+        convert: impl Fn(&Json) -> Option<T>,
+    ) -> Result<Option<Vec<T>>, ConfigFault> {
+        let Some(value) = self.json_value(key) else {
+            return Ok(None);
+        };
+        let list: Option<Vec<T>> = value
+            .as_array()
+            .and_then(|entries| entries.iter().map(convert).collect());
+        match list {
+            Some(list) => Ok(Some(list)),
+            None => Err(ConfigFault::Type {
+                key: self.name(key),
+                found: quoted(&value.to_string()),
+                expected,
+            }),
+        }
+    }
+
+    pub(crate) fn strings(&self, key: &str) -> Result<Option<Vec<String>>, ConfigFault> {
+        self.list(key, "a list of strings", |entry| {
+            entry.as_str().map(str::to_owned)
+        })
+    }
+
+    pub(crate) fn sizes(&self, key: &str) -> Result<Option<Vec<usize>>, ConfigFault> {
+        self.list(key, "a list of non-negative integers", |entry| {
+            entry.as_u64().and_then(|v| usize::try_from(v).ok())
+        })
+    }
+
+    /// A list of numbers. Infinity, for which JSON has no number, may be written as
+    /// transformers writes it: `{"__float__": "Infinity"}`.
+    pub(crate) fn floats(&self, key: &str) -> Result<Option<Vec<f64>>, ConfigFault> {
+        self.list(key, "a list of numbers", |entry| {
+            entry
+                .as_f64()
+                .or_else(|| match entry.get("__float__")?.as_str()? {
+                    "Infinity" => Some(f64::INFINITY),
+                    "-Infinity" => Some(f64::NEG_INFINITY),
+                    _ => None,
+                })
+        })
+    }
+
+    /// A size under any of several spellings, which must agree where more than one is there.
+    pub(crate) fn size_of_any(&self, spellings: &[&str]) -> Result<Option<usize>, ConfigFault> {
+        let mut found: Option<(&str, usize)> = None;
+        for key in spellings {
+            let Some(size) = self.size(key)? else {
+                continue;
+            };
+            match found {
+                Some((first_key, first)) if first != size => {
+                    return Err(ConfigFault::Conflict {
+                        first_key: self.name(first_key),
+                        first: first.to_string(),
+                        second_key: self.name(key),
+                        second: size.to_string(),
+                    });
+                }
+                _ => found = Some((key, size)),
+            }
+        }
+        Ok(found.map(|(_, size)| size))
+    }
+
+    pub(crate) fn required<T>(&self, key: &str, value: Option<T>) -> Result<T, ConfigFault> {
         value.ok_or_else(|| ConfigFault::Missing {
             key: self.name(key),
         })
     }
 
-    pub(super) fn required_size(&self, key: &str) -> Result<usize, ConfigFault> {
+    pub(crate) fn required_size(&self, key: &str) -> Result<usize, ConfigFault> {
         let value = self.size(key)?;
         self.required(key, value)
     }
 
     /// Refuses any value of a key that `accept` does not take; absent is fine.
-    pub(super) fn only(
+    pub(crate) fn only(
         &self,
         key: &str,
-        supported: &'static str,
+        supported: &str,
         accept: impl Fn(&Found) -> bool,
     ) -> Result<(), ConfigFault> {
         match self.find(key) {
             Some(found) if !accept(&found) => Err(ConfigFault::Unsupported {
                 key: self.name(key),
                 found: found.describe(),
-                supported,
+                supported: supported.to_owned(),
             }),
             _ => Ok(()),
         }
     }
 
     /// A nested JSON object; absent and `null` are the same.
-    pub(super) fn object(
+    pub(crate) fn object(
         &self,
         key: &str,
     ) -> Result<Option<&'a serde_json::Map<String, Json>>, ConfigFault> {
@@ -192,7 +272,7 @@ impl<'a> Keys<'a> {
     }
 
     /// Errors if a key was neither looked at nor listed as irrelevant.
-    pub(super) fn finish(self, irrelevant: &[&str]) -> Result<(), ConfigFault> {
+    pub(crate) fn finish(&self, irrelevant: &[&str]) -> Result<(), ConfigFault> {
         let seen = self.seen.borrow();
         let known = |key: &str| seen.contains(key) || irrelevant.contains(&key);
         let unknown: Vec<String> = match self.source {

@@ -1,13 +1,18 @@
-//! Model configuration of the Llama family, from GGUF metadata or `config.json`.
+//! What a checkpoint says about its model, from GGUF metadata or `config.json`.
+//!
+//! A [`ModelConfig`] is a list of layers, each of one [`Mixer`] and one
+//! [`FeedForward`]; the families in [`crate::families`] read it from their keys.
 //!
 //! Reading is strict: every key is used, listed as irrelevant to the result, or
-//! a load error. A value that Butter does not compute with (biases, another
-//! activation, an unknown RoPE recipe) is an error that names key and value,
-//! never a default.
+//! a load error. A value that Butter does not compute with (another activation,
+//! an unknown RoPE recipe, an unknown layer type) is an error that names key and
+//! value, never a default.
 
-mod gguf;
-mod hugging_face;
-mod keys;
+mod describe;
+pub(crate) mod gguf;
+pub(crate) mod hugging_face;
+pub(crate) mod keys;
+mod rope_keys;
 
 use std::path::PathBuf;
 
@@ -21,39 +26,108 @@ const LARGEST_DIMENSION: usize = (1 << 31) - 1;
 /// work that a lying file can ask for.
 const MOST_LAYERS: usize = 4096;
 
-/// Everything that the Llama graph needs to know about a checkpoint.
-///
-/// Llama here is the architecture: SmolLM2 and TinyLlama are Llamas as well.
-/// Pre-norm blocks of grouped-query attention and a SiLU-gated feed-forward,
-/// without biases.
+/// As [`MOST_LAYERS`], of experts a layer.
+const MOST_EXPERTS: usize = 4096;
+
+/// Everything that the graph needs to know about a checkpoint.
 #[derive(Clone, PartialEq, Debug)]
-pub struct LlamaConfig {
+pub struct ModelConfig {
+    /// Name of the family in [`crate::families`].
+    pub family: &'static str,
     /// Tokens in the embedding.
     pub vocab_size: usize,
     /// Longest sequence, prompt and answer together.
     pub context_length: usize,
     /// Width of the residual stream.
     pub hidden_size: usize,
-    /// Width inside the feed-forward.
-    pub intermediate_size: usize,
-    /// Number of blocks.
-    pub layer_count: usize,
+    /// Added to the mean square under the root of each RMS norm.
+    pub norm_eps: f32,
+    /// What embedded tokens are multiplied by; 1 for most.
+    pub embedding_scale: f32,
+    /// What each block's output is multiplied by before it joins the residual stream.
+    pub residual_scale: f32,
+    /// What logits are multiplied by.
+    pub logit_scale: f32,
+    /// Cap of the logits: `c * tanh(x / c)`.
+    pub logit_soft_cap: Option<f32>,
+    /// Whether the embedding is the output projection as well. If so, it is
+    /// used even where the file holds a separate one.
+    pub tied_embeddings: bool,
+    /// The layers in order.
+    pub layers: Vec<LayerConfig>,
+}
+
+/// One layer: a mixer over positions, then a feed-forward within each.
+#[derive(Clone, PartialEq, Debug)]
+pub struct LayerConfig {
+    /// What moves information between positions.
+    pub mixer: Mixer,
+    /// What works on each position alone.
+    pub feed_forward: FeedForward,
+    /// Whether the outputs of both are normalised before they join the residual stream.
+    pub post_norms: bool,
+}
+
+/// What moves information between positions.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Mixer {
+    /// Softmax attention over a key-value cache.
+    Attention(Attention),
+    /// A gated delta net: a matrix of state a head.
+    GatedDelta(GatedDelta),
+    /// Mamba-2: a state-space model with a scalar decay a head.
+    Mamba2(Mamba2),
+}
+
+/// Grouped-query attention.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Attention {
     /// Query heads.
     pub head_count: usize,
     /// Key-value heads; a divisor of `head_count`.
     pub kv_head_count: usize,
     /// Elements of a head.
     pub head_dim: usize,
-    /// Added to the mean square under the root of each RMS norm.
-    pub rms_norm_eps: f32,
-    /// Position embedding.
-    pub rope: Rope,
-    /// Whether the embedding is the output projection as well. If so, it is
-    /// used even where the file holds a separate one.
-    pub tied_embeddings: bool,
+    /// What scores are multiplied by.
+    pub scale: f32,
+    /// Positions that a row sees, itself included; `None` for all before it.
+    pub window: Option<usize>,
+    /// Cap of the scores: `c * tanh(s / c)`.
+    pub soft_cap: Option<f32>,
+    /// Whether each head has a sink, a score without a value.
+    pub sinks: bool,
+    /// Whether the query, key and value projections have biases.
+    pub bias: bool,
+    /// Whether the output projection has a bias.
+    pub output_bias: bool,
+    /// Whether each head's query and key are normalised before they are rotated.
+    pub query_key_norm: bool,
+    /// Whether the output is multiplied by the sigmoid of a gate that the query
+    /// projection gives beside the query.
+    pub output_gate: bool,
+    /// Position embedding; `None` for attention without positions.
+    pub rope: Option<Rope>,
 }
 
-impl LlamaConfig {
+impl Attention {
+    /// Attention with heads of one size, scaled by `1 / sqrt(head_dim)`, and nothing else.
+    pub fn plain(head_count: usize, kv_head_count: usize, head_dim: usize) -> Self {
+        Self {
+            head_count,
+            kv_head_count,
+            head_dim,
+            scale: 1.0 / (head_dim as f32).sqrt(),
+            window: None,
+            soft_cap: None,
+            sinks: false,
+            bias: false,
+            output_bias: false,
+            query_key_norm: false,
+            output_gate: false,
+            rope: None,
+        }
+    }
+
     /// Elements of all query heads together.
     pub fn query_size(&self) -> usize {
         self.head_count * self.head_dim
@@ -63,84 +137,347 @@ impl LlamaConfig {
     pub fn kv_size(&self) -> usize {
         self.kv_head_count * self.head_dim
     }
+}
 
-    /// Bytes of keys and values that one position takes over all layers.
+/// A gated delta net (Yang et al., 2024).
+#[derive(Clone, PartialEq, Debug)]
+pub struct GatedDelta {
+    /// Heads of queries and keys.
+    pub key_head_count: usize,
+    /// Heads of values, each with a state; a multiple of `key_head_count`.
+    pub value_head_count: usize,
+    /// Elements of a query or key head.
+    pub key_head_dim: usize,
+    /// Elements of a value head.
+    pub value_head_dim: usize,
+    /// Positions that the convolution before it sees.
+    pub conv_width: usize,
+}
+
+impl GatedDelta {
+    /// Elements of all key heads.
+    pub fn key_size(&self) -> usize {
+        self.key_head_count * self.key_head_dim
+    }
+
+    /// Elements of all value heads.
+    pub fn value_size(&self) -> usize {
+        self.value_head_count * self.value_head_dim
+    }
+
+    /// Channels of the convolution: queries, keys, values.
+    pub fn conv_channels(&self) -> usize {
+        2 * self.key_size() + self.value_size()
+    }
+}
+
+/// A Mamba-2 block (Dao and Gu, 2024).
+#[derive(Clone, PartialEq, Debug)]
+pub struct Mamba2 {
+    /// Heads, each with a state.
+    pub head_count: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
+    /// Columns of a head's state.
+    pub state_size: usize,
+    /// Groups of heads that share input and output projections of the state.
+    pub group_count: usize,
+    /// Positions that the convolution before it sees.
+    pub conv_width: usize,
+    /// Whether the convolution has a bias.
+    pub conv_bias: bool,
+    /// Smallest and largest time step after the softplus.
+    pub time_step_limits: (f32, f32),
+}
+
+impl Mamba2 {
+    /// Elements of all heads.
+    pub fn inner_size(&self) -> usize {
+        self.head_count * self.head_dim
+    }
+
+    /// Channels of the convolution: inputs, then both projections of the state.
+    pub fn conv_channels(&self) -> usize {
+        self.inner_size() + 2 * self.group_count * self.state_size
+    }
+}
+
+/// What works on each position alone.
+#[derive(Clone, PartialEq, Debug)]
+pub enum FeedForward {
+    /// `down(activation(gate(x)) * up(x))`.
+    Dense {
+        /// Width inside.
+        intermediate_size: usize,
+        /// Of the gate.
+        activation: Activation,
+    },
+    /// A mixture of experts.
+    Mixture(Mixture),
+}
+
+/// A mixture of experts, each a gated feed-forward.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Mixture {
+    /// Experts.
+    pub expert_count: usize,
+    /// Experts that a position goes through.
+    pub experts_per_token: usize,
+    /// Width inside an expert.
+    pub intermediate_size: usize,
+    /// Of the gate.
+    pub activation: Activation,
+    /// Whether the weights of the chosen experts are divided by their sum.
+    pub renormalise: bool,
+    /// An expert that every position goes through.
+    pub shared: Option<SharedExpert>,
+}
+
+/// An expert that every position goes through.
+#[derive(Clone, PartialEq, Debug)]
+pub struct SharedExpert {
+    /// Width inside.
+    pub intermediate_size: usize,
+    /// Whether its output is multiplied by a sigmoid of one more projection.
+    pub gated: bool,
+}
+
+/// Activation of a gate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Activation {
+    /// `x * sigmoid(x)`.
+    Silu,
+    /// GELU by its tanh approximation.
+    GeluTanh,
+}
+
+impl ModelConfig {
+    /// A config with every scale 1.
+    pub fn new(family: &'static str) -> Self {
+        Self {
+            family,
+            vocab_size: 0,
+            context_length: 0,
+            hidden_size: 0,
+            norm_eps: 0.0,
+            embedding_scale: 1.0,
+            residual_scale: 1.0,
+            logit_scale: 1.0,
+            logit_soft_cap: None,
+            tied_embeddings: false,
+            layers: Vec::new(),
+        }
+    }
+
+    /// The attention layers in order.
+    pub fn attention_layers(&self) -> impl Iterator<Item = &Attention> {
+        self.layers.iter().filter_map(|layer| match &layer.mixer {
+            Mixer::Attention(attention) => Some(attention),
+            Mixer::GatedDelta(_) | Mixer::Mamba2(_) => None,
+        })
+    }
+
+    /// Whether any layer keeps a state that cannot be cut back to a position.
+    pub fn is_recurrent(&self) -> bool {
+        self.attention_layers().count() < self.layers.len()
+    }
+
+    /// The widest window of the layers that have one.
+    pub fn widest_window(&self) -> Option<usize> {
+        self.attention_layers().filter_map(|a| a.window).max()
+    }
+
+    /// Bytes of keys and values that one position takes over all layers that keep every
+    /// position.
     pub fn kv_bytes_per_position(&self, element_bytes: usize) -> usize {
-        2 * self.layer_count * self.kv_size() * element_bytes
+        let full = self.attention_layers().filter(|a| a.window.is_none());
+        full.map(|a| 2 * a.kv_size() * element_bytes).sum()
     }
 
     /// Checks what each value alone and the values together must satisfy.
-    fn validate(self) -> Result<Self, ConfigFault> {
-        let invalid = |key: &str, found: String, rule: &str| {
-            Err(ConfigFault::Invalid {
-                key: key.to_owned(),
-                found,
-                rule: rule.to_owned(),
-            })
-        };
-        for (key, size) in [
+    pub(crate) fn validate(self) -> Result<Self, ConfigFault> {
+        check_sizes(&[
             ("vocabulary size", self.vocab_size),
             ("context length", self.context_length),
             ("hidden size", self.hidden_size),
-            ("feed-forward size", self.intermediate_size),
-            ("layer count", self.layer_count),
+            ("layer count", self.layers.len()),
+        ])?;
+        if !(self.norm_eps.is_finite() && self.norm_eps >= 0.0) {
+            let found = self.norm_eps.to_string();
+            let rule = "it must be finite and not negative";
+            return invalid("RMS norm epsilon", found, rule);
+        }
+        for (key, scale) in [
+            ("embedding scale", self.embedding_scale),
+            ("residual scale", self.residual_scale),
+            ("logit scale", self.logit_scale),
+        ] {
+            if !scale.is_finite() || scale == 0.0 {
+                return invalid(key, scale.to_string(), "it must be finite and not 0");
+            }
+        }
+        check_soft_cap("logit soft cap", self.logit_soft_cap)?;
+        for layer in &self.layers {
+            match &layer.mixer {
+                Mixer::Attention(attention) => attention.validate()?,
+                Mixer::GatedDelta(delta) => delta.validate()?,
+                Mixer::Mamba2(mamba) => mamba.validate()?,
+            }
+            match &layer.feed_forward {
+                FeedForward::Dense {
+                    intermediate_size, ..
+                } => check_sizes(&[("feed-forward size", *intermediate_size)])?,
+                FeedForward::Mixture(mixture) => mixture.validate()?,
+            }
+        }
+        Ok(self)
+    }
+}
+
+/// Checks a layer count before anything of that length is made.
+pub(crate) fn check_layer_count(count: usize) -> Result<usize, ConfigFault> {
+    if count > MOST_LAYERS {
+        return invalid("layer count", count.to_string(), "at most 4096 are read");
+    }
+    Ok(count)
+}
+
+fn invalid<T>(key: &str, found: String, rule: &str) -> Result<T, ConfigFault> {
+    Err(ConfigFault::Invalid {
+        key: key.to_owned(),
+        found,
+        rule: rule.to_owned(),
+    })
+}
+
+fn check_sizes(sizes: &[(&str, usize)]) -> Result<(), ConfigFault> {
+    match sizes
+        .iter()
+        .find(|(_, size)| *size == 0 || *size > LARGEST_DIMENSION)
+    {
+        Some((key, size)) => invalid(key, size.to_string(), "it must lie in 1..2^31"),
+        None => Ok(()),
+    }
+}
+
+fn check_heads(count: usize, size: usize) -> Result<(), ConfigFault> {
+    let together = count.checked_mul(size);
+    if together.is_none_or(|size| size > LARGEST_DIMENSION) {
+        let rule = "all heads together must stay below 2^31 elements";
+        return invalid("heads", format!("{count} of size {size}"), rule);
+    }
+    Ok(())
+}
+
+fn check_soft_cap(key: &str, cap: Option<f32>) -> Result<(), ConfigFault> {
+    match cap {
+        Some(cap) if !(cap.is_finite() && cap > 0.0) => {
+            invalid(key, cap.to_string(), "it must be positive")
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Attention {
+    fn validate(&self) -> Result<(), ConfigFault> {
+        check_sizes(&[
             ("head count", self.head_count),
             ("key-value head count", self.kv_head_count),
             ("head size", self.head_dim),
-        ] {
-            if size == 0 || size > LARGEST_DIMENSION {
-                return invalid(key, size.to_string(), "it must lie in 1..2^31");
-            }
-        }
-        if self.layer_count > MOST_LAYERS {
-            return invalid(
-                "layer count",
-                self.layer_count.to_string(),
-                "at most 4096 are read",
-            );
-        }
-        let projected = self.head_count.checked_mul(self.head_dim);
-        if projected.is_none_or(|size| size > LARGEST_DIMENSION) {
-            let found = format!("{} of size {}", self.head_count, self.head_dim);
-            return invalid(
-                "heads",
-                found,
-                "all heads together must stay below 2^31 elements",
-            );
-        }
+            ("window", self.window.unwrap_or(1)),
+        ])?;
+        check_heads(self.head_count, self.head_dim)?;
         if !self.head_count.is_multiple_of(self.kv_head_count) {
             let found = format!("{} for {} query heads", self.kv_head_count, self.head_count);
-            return invalid(
-                "key-value head count",
-                found,
-                "it must divide the query heads",
-            );
+            let rule = "it must divide the query heads";
+            return invalid("key-value head count", found, rule);
         }
-        let rotary = self.rope.rotary_dim;
+        if !self.scale.is_finite() || self.scale <= 0.0 {
+            let found = self.scale.to_string();
+            return invalid("attention scale", found, "it must be positive");
+        }
+        check_soft_cap("attention soft cap", self.soft_cap)?;
+        let Some(rope) = &self.rope else {
+            return Ok(());
+        };
+        let rotary = rope.rotary_dim;
         if rotary == 0 || !rotary.is_multiple_of(2) || rotary > self.head_dim {
             let found = format!("{rotary} of a head of {}", self.head_dim);
-            return invalid(
-                "rotary size",
-                found,
-                "it must be even, positive and within the head",
-            );
+            let rule = "it must be even, positive and within the head";
+            return invalid("rotary size", found, rule);
         }
-        if !(self.rope.theta.is_finite() && self.rope.theta > 0.0) {
-            return invalid(
-                "RoPE base",
-                self.rope.theta.to_string(),
-                "it must be positive",
-            );
+        if !(rope.theta.is_finite() && rope.theta > 0.0) {
+            return invalid("RoPE base", rope.theta.to_string(), "it must be positive");
         }
-        if !(self.rms_norm_eps.is_finite() && self.rms_norm_eps >= 0.0) {
-            let found = self.rms_norm_eps.to_string();
-            return invalid(
-                "RMS norm epsilon",
-                found,
-                "it must be finite and not negative",
+        Ok(())
+    }
+}
+
+impl GatedDelta {
+    fn validate(&self) -> Result<(), ConfigFault> {
+        check_sizes(&[
+            ("key head count", self.key_head_count),
+            ("value head count", self.value_head_count),
+            ("key head size", self.key_head_dim),
+            ("value head size", self.value_head_dim),
+            ("convolution width", self.conv_width),
+        ])?;
+        check_heads(self.key_head_count, self.key_head_dim)?;
+        check_heads(self.value_head_count, self.value_head_dim)?;
+        if !self.value_head_count.is_multiple_of(self.key_head_count) {
+            let found = format!(
+                "{} for {} key heads",
+                self.value_head_count, self.key_head_count
             );
+            return invalid("value head count", found, "it must be a multiple of them");
         }
-        Ok(self)
+        Ok(())
+    }
+}
+
+impl Mamba2 {
+    fn validate(&self) -> Result<(), ConfigFault> {
+        check_sizes(&[
+            ("state-space head count", self.head_count),
+            ("state-space head size", self.head_dim),
+            ("state size", self.state_size),
+            ("state group count", self.group_count),
+            ("convolution width", self.conv_width),
+        ])?;
+        check_heads(self.head_count, self.head_dim)?;
+        check_heads(self.group_count, self.state_size)?;
+        if !self.head_count.is_multiple_of(self.group_count) {
+            let found = format!("{} for {} heads", self.group_count, self.head_count);
+            return invalid("state group count", found, "it must divide the heads");
+        }
+        let (least, most) = self.time_step_limits;
+        if least.is_nan() || most.is_nan() || least > most {
+            let found = format!("{least}..{most}");
+            return invalid("time step limits", found, "the first must be the smaller");
+        }
+        Ok(())
+    }
+}
+
+impl Mixture {
+    fn validate(&self) -> Result<(), ConfigFault> {
+        check_sizes(&[
+            ("expert count", self.expert_count),
+            ("experts a token", self.experts_per_token),
+            ("expert size", self.intermediate_size),
+        ])?;
+        if self.expert_count > MOST_EXPERTS {
+            let found = self.expert_count.to_string();
+            return invalid("expert count", found, "at most 4096 are read");
+        }
+        if self.experts_per_token > self.expert_count {
+            let found = format!("{} of {}", self.experts_per_token, self.expert_count);
+            return invalid("experts a token", found, "there are not so many experts");
+        }
+        match &self.shared {
+            Some(shared) => check_sizes(&[("shared expert size", shared.intermediate_size)]),
+            None => Ok(()),
+        }
     }
 }
 
@@ -193,7 +530,7 @@ pub enum ConfigFault {
         /// Its value.
         found: String,
         /// What is supported.
-        supported: &'static str,
+        supported: String,
     },
     /// Two keys that say different things.
     #[error("{first_key} is {first}, but {second_key} is {second}")]

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use iron_ir::Scalar;
-use iron_ir::launch::{Argument, AsTensorArg};
-use iron_ir::op::Const;
-use iron_runtime::device::RecordedLaunch;
 use iron_runtime::{Device, DeviceError, Tensor};
 
 use super::pack::{BLOCK, PackedFormat, pack};
-use crate::catalogue;
+use super::plan::{Activation, Planner};
+use crate::gguf::DequantiseError;
 use crate::model::ModelError;
+use crate::weights::{WeightMatrix, WeightVector};
 
 /// A weight matrix `[outputs, inputs]` on a device.
 pub enum Matrix {
@@ -28,23 +27,29 @@ pub enum Matrix {
 }
 
 impl Matrix {
-    /// Uploads a tensor: block formats as planes, floats in the activations' type.
+    /// Number of outputs.
+    pub fn outputs(&self) -> u64 {
+        match self {
+            Matrix::Dense(tensor) | Matrix::Packed { quants: tensor, .. } => tensor.shape()[0],
+        }
+    }
+
+    /// Uploads a matrix: block formats as planes, floats in the activations' type. Rows of
+    /// several types together are decoded.
     pub fn upload(
         device: &Arc<dyn Device>,
-        tensor: &catalogue::Tensor,
+        matrix: &WeightMatrix,
         dtype: Scalar,
     ) -> Result<Matrix, ModelError> {
-        let &[rows, columns] = tensor.shape() else {
-            let message = format!(
-                "tensor {} has shape {:?}, not two dimensions",
-                tensor.name(),
-                tensor.shape()
-            );
-            return Err(ModelError::Device(message));
-        };
-        let (rows, columns) = (rows as u64, columns as u64);
-        if let Some(format) = PackedFormat::of(tensor.ty()) {
-            let planes = pack(format, tensor.bytes());
+        let (rows, columns) = (matrix.rows() as u64, matrix.columns() as u64);
+        let uniform = matrix.parts().first().and_then(|(first, _)| {
+            let same = matrix.parts().iter().all(|(t, _)| t.ty() == first.ty());
+            PackedFormat::of(first.ty()).filter(|_| same)
+        });
+        if let Some(format) = uniform
+            && let Some((_, bytes)) = matrix.bytes()
+        {
+            let planes = pack(format, &bytes);
             let blocks = columns / BLOCK as u64;
             let scale = match format {
                 PackedFormat::Q8_0 | PackedFormat::Q4_0 => Scalar::F16,
@@ -59,27 +64,29 @@ impl Matrix {
                 quants: failed(quants)?,
             });
         }
-        let values = tensor
-            .to_f32()
-            .map_err(|e| ModelError::Device(e.to_string()))?;
-        Ok(Matrix::Dense(failed(Tensor::from_f32(
-            device,
-            dtype,
-            &[rows, columns],
-            &values,
-        ))?))
+        let dense = upload_dense(device, matrix, dtype, &[rows, columns])?;
+        Ok(Matrix::Dense(dense))
     }
 }
 
-/// Uploads a vector in the activations' type.
+/// Uploads a matrix decoded, in a shape of as many elements.
+pub fn upload_dense(
+    device: &Arc<dyn Device>,
+    matrix: &WeightMatrix,
+    dtype: Scalar,
+    shape: &[u64],
+) -> Result<Tensor, ModelError> {
+    let values = decoded(matrix.to_f32())?;
+    failed(Tensor::from_f32(device, dtype, shape, &values))
+}
+
+/// Uploads a vector decoded.
 pub fn upload_vector(
     device: &Arc<dyn Device>,
-    tensor: &catalogue::Tensor,
+    vector: &WeightVector,
     dtype: Scalar,
 ) -> Result<Tensor, ModelError> {
-    let values = tensor
-        .to_f32()
-        .map_err(|e| ModelError::Device(e.to_string()))?;
+    let values = decoded(vector.to_f32())?;
     failed(Tensor::from_f32(
         device,
         dtype,
@@ -88,19 +95,13 @@ pub fn upload_vector(
     ))
 }
 
-/// A device error as a model error.
-pub fn failed<T>(result: Result<T, DeviceError>) -> Result<T, ModelError> {
+fn decoded<T>(result: Result<T, DequantiseError>) -> Result<T, ModelError> {
     result.map_err(|e| ModelError::Device(e.to_string()))
 }
 
-/// Records the launches of a step, by kernel name and instance.
-pub struct Recorder<'d> {
-    device: &'d Arc<dyn Device>,
-    dtype: Scalar,
-    /// Threads that share an output of a matrix-vector product.
-    lanes: u32,
-    /// The launches so far.
-    pub launches: Vec<RecordedLaunch>,
+/// A device error as a model error.
+pub fn failed<T>(result: Result<T, DeviceError>) -> Result<T, ModelError> {
+    result.map_err(|e| ModelError::Device(e.to_string()))
 }
 
 /// Module of the kernels, relative to the corpus.
@@ -127,7 +128,8 @@ pub enum Family {
 }
 
 impl Family {
-    const fn module(self) -> &'static str {
+    /// The module's path.
+    pub const fn module(self) -> &'static str {
         match self {
             Family::Attention => "iron_corpus::attention",
             Family::Elementwise => "iron_corpus::elementwise",
@@ -142,83 +144,41 @@ impl Family {
     }
 }
 
-impl<'d> Recorder<'d> {
-    /// A recorder of launches on activations of type `dtype`.
-    pub fn new(device: &'d Arc<dyn Device>, dtype: Scalar, lanes: u32) -> Recorder<'d> {
-        Recorder {
-            device,
-            dtype,
-            lanes,
-            launches: Vec::new(),
-        }
-    }
-
-    /// Records a launch of the instance for the activations' type with `suffix` appended.
-    pub fn launch(
-        &mut self,
-        family: Family,
-        kernel: &str,
-        suffix: &str,
-        arguments: Vec<Argument>,
-    ) -> Result<(), ModelError> {
-        let instance = format!("{}{suffix}", self.dtype);
-        self.launch_instance(family, kernel, &instance, arguments)
-    }
-
-    /// Records a launch of a named instance.
-    pub fn launch_instance(
-        &mut self,
-        family: Family,
-        kernel: &str,
-        instance: &str,
-        arguments: Vec<Argument>,
-    ) -> Result<(), ModelError> {
-        let module = Some(family.module());
-        let pipeline = failed(iron_runtime::pipeline_of(
-            self.device,
-            kernel,
-            module,
-            instance,
-        ))?;
-        let launch = RecordedLaunch::new(pipeline, arguments);
-        self.launches
-            .push(launch.map_err(|e| ModelError::Device(e.to_string()))?);
-        Ok(())
-    }
-
+impl Planner {
     /// `y[r, :] = x[r, :] · wᵀ`.
-    pub fn linear(&mut self, w: &Matrix, x: &Tensor, y: &Tensor) -> Result<(), ModelError> {
+    pub fn linear(&mut self, w: &Matrix, x: &Activation, y: &Activation) {
         let lanes = format!("-LANES={}", self.lanes);
         match w {
-            Matrix::Dense(w) => self.launch(
-                Family::Matmul,
-                "matvec",
-                &lanes,
-                vec![arg(x), arg(w), arg(y)],
-            ),
+            Matrix::Dense(w) => {
+                let operands = [x.into(), w.into(), y.into()];
+                self.launch(Family::Matmul, "matvec", &lanes, operands);
+            }
             Matrix::Packed {
                 format,
                 scales,
                 quants,
             } => {
                 let kernel = format!("matvec_{}", format.kernel_suffix());
-                let arguments = vec![arg(x), arg(scales), arg(quants), arg(y)];
-                self.launch(Family::QuantProduct, &kernel, &lanes, arguments)
+                let operands = [x.into(), scales.into(), quants.into(), y.into()];
+                self.launch(Family::QuantProduct, &kernel, &lanes, operands);
             }
         }
     }
 
+    /// `x[r, :] · wᵀ` as a new activation `[rows, outputs]`.
+    pub fn projected(&mut self, w: &Matrix, x: &Activation) -> Activation {
+        let y = self.activation(&[x.shape()[0], w.outputs()]);
+        self.linear(w, x, &y);
+        y
+    }
+
     /// `y[r, :] = w[ids[r], :]`.
-    pub fn gather(&mut self, w: &Matrix, ids: &Tensor, y: &Tensor) -> Result<(), ModelError> {
+    pub fn gather(&mut self, w: &Matrix, ids: &Tensor, y: &Activation) {
         match w {
             Matrix::Dense(table) => {
                 let suffix = format!("-{}", self.dtype);
-                self.launch(
-                    Family::Layout,
-                    "gather_rows",
-                    &suffix,
-                    vec![arg(table), arg(ids), arg(y)],
-                )
+                let operands = [table.into(), ids.into(), y.into()];
+                self.launch(Family::Layout, "gather_rows", &suffix, operands);
             }
             Matrix::Packed {
                 format,
@@ -226,22 +186,9 @@ impl<'d> Recorder<'d> {
                 quants,
             } => {
                 let kernel = format!("gather_rows_{}", format.kernel_suffix());
-                let arguments = vec![arg(scales), arg(quants), arg(ids), arg(y)];
-                self.launch(Family::Quant, &kernel, "", arguments)
+                let operands = [scales.into(), quants.into(), ids.into(), y.into()];
+                self.launch(Family::Quant, &kernel, "", operands);
             }
         }
     }
-}
-
-/// A tensor argument.
-pub fn arg(tensor: &Tensor) -> Argument {
-    Argument::Tensor(tensor.tensor_arg())
-}
-
-/// An f32 argument.
-pub fn f32_arg(value: f32) -> Argument {
-    Argument::Scalar(Const {
-        scalar: Scalar::F32,
-        bits: u64::from(value.to_bits()),
-    })
 }

@@ -1,12 +1,16 @@
-//! Running models on a device: weights in the form that kernels read, a paged key-value cache,
+//! Running models on a device: weights in the form that kernels read, state of sequences,
 //! an activation arena, and steps recorded once a key.
 
 mod arena;
-mod llama;
+mod attention;
+mod feed_forward;
 mod matrix;
+mod model;
 mod pack;
 mod pages;
+mod plan;
+mod state;
 mod step;
 
-pub use llama::{EngineOptions, LlamaModel};
+pub use model::{DeviceModel, EngineOptions};
 pub use pack::{BLOCK, PackedFormat, Planes, pack};

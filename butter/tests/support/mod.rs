@@ -10,13 +10,15 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use butter::catalogue::Tensor;
 use butter::checkpoint::Checkpoint;
-use butter::config::LlamaConfig;
+use butter::config::{Attention, ModelConfig};
 use butter::model::{Model, ModelError, RowOutput, RowResult, SequenceId, StepRow};
 use butter::rope::RopeLayout;
 use butter::sampler::argmax;
-use butter::weights::LlamaWeights;
+use butter::weights::{
+    AttentionWeights, FeedForwardWeights, GatedWeights, LayerWeights, MixerWeights, ModelWeights,
+    WeightMatrix, WeightVector,
+};
 
 /// A file of the shared test data.
 pub fn data(path: &str) -> PathBuf {
@@ -68,8 +70,9 @@ pub fn floats(json: &serde_json::Value) -> Vec<f32> {
 
 /// The plain model.
 pub struct Oracle {
-    config: LlamaConfig,
-    weights: LlamaWeights,
+    config: ModelConfig,
+    attention: Attention,
+    weights: ModelWeights,
     inverse_frequencies: Vec<f32>,
     sequences: BTreeMap<SequenceId, Sequence>,
     opened: u32,
@@ -87,10 +90,14 @@ struct Sequence {
 
 impl Oracle {
     pub fn new(checkpoint: &Checkpoint) -> Self {
+        let config = checkpoint.config.clone();
+        let attention = config.attention_layers().next().expect("attention").clone();
+        let rope = attention.rope.as_ref().expect("positions");
         Self {
-            config: checkpoint.config.clone(),
+            inverse_frequencies: rope.inverse_frequencies(config.context_length),
+            config,
+            attention,
             weights: checkpoint.weights.clone(),
-            inverse_frequencies: checkpoint.config.rope.inverse_frequencies(),
             sequences: BTreeMap::new(),
             opened: 0,
             max_step_rows: 4096,
@@ -127,11 +134,12 @@ impl Oracle {
     }
 
     fn rotate(&self, heads: &mut [f32], position: u32) {
-        let half = self.config.rope.rotary_dim / 2;
-        for head in heads.chunks_exact_mut(self.config.head_dim) {
+        let rope = self.attention.rope.as_ref().expect("positions");
+        let half = rope.rotary_dim / 2;
+        for head in heads.chunks_exact_mut(self.attention.head_dim) {
             for (pair, frequency) in self.inverse_frequencies.iter().enumerate() {
                 let (sin, cos) = (position as f32 * frequency).sin_cos();
-                let (a, b) = match self.config.rope.layout {
+                let (a, b) = match rope.layout {
                     RopeLayout::HalfSplit => (pair, pair + half),
                     RopeLayout::Interleaved => (2 * pair, 2 * pair + 1),
                 };
@@ -143,8 +151,8 @@ impl Oracle {
     }
 
     fn attend(&self, query: &[f32], keys: &[f32], values: &[f32], length: usize) -> Vec<f32> {
-        let (head_dim, kv_size) = (self.config.head_dim, self.config.kv_size());
-        let group = self.config.head_count / self.config.kv_head_count;
+        let (head_dim, kv_size) = (self.attention.head_dim, self.attention.kv_size());
+        let group = self.attention.head_count / self.attention.kv_head_count;
         let scale = (head_dim as f32).sqrt().recip();
         let mut out = vec![0.0; query.len()];
         for (head, (query, out)) in query
@@ -192,7 +200,7 @@ impl Model for Oracle {
     fn open_sequence(&mut self, capacity: usize) -> Result<SequenceId, ModelError> {
         self.opened += 1;
         let sequence = SequenceId(self.opened);
-        let empty = vec![Vec::new(); self.config.layer_count];
+        let empty = vec![Vec::new(); self.config.layers.len()];
         self.sequences.insert(
             sequence,
             Sequence {
@@ -206,7 +214,7 @@ impl Model for Oracle {
     }
 
     fn truncate_sequence(&mut self, sequence: SequenceId, length: usize) -> Result<(), ModelError> {
-        let kv_size = self.config.kv_size();
+        let kv_size = self.attention.kv_size();
         let state = self
             .sequences
             .get_mut(&sequence)
@@ -248,7 +256,7 @@ impl Model for Oracle {
         }
 
         let hidden = self.config.hidden_size;
-        let eps = self.config.rms_norm_eps;
+        let eps = self.config.norm_eps;
         let mut x = vec![0.0; rows.len() * hidden];
         for (row, x) in rows.iter().zip(x.chunks_exact_mut(hidden)) {
             self.weights
@@ -257,11 +265,12 @@ impl Model for Oracle {
                 .expect("decodes");
         }
         for (index, layer) in self.weights.layers.iter().enumerate() {
-            let normed = rms_norm(&x, &layer.attention_norm, eps);
-            let mut query = multiply(&normed, &layer.query);
-            let mut key = multiply(&normed, &layer.key);
-            let value = multiply(&normed, &layer.value);
-            let (query_size, kv_size) = (self.config.query_size(), self.config.kv_size());
+            let (attention, feed_forward) = blocks(layer);
+            let normed = rms_norm(&x, &layer.mixer_norm, eps);
+            let mut query = multiply(&normed, &attention.query);
+            let mut key = multiply(&normed, &attention.key);
+            let value = multiply(&normed, &attention.value);
+            let (query_size, kv_size) = (self.attention.query_size(), self.attention.kv_size());
             let mut attended = Vec::with_capacity(query.len());
             for (i, row) in rows.iter().enumerate() {
                 let query = &mut query[i * query_size..(i + 1) * query_size];
@@ -282,15 +291,15 @@ impl Model for Oracle {
                     row.position as usize + 1,
                 ));
             }
-            add(&mut x, &multiply(&attended, &layer.attention_output));
+            add(&mut x, &multiply(&attended, &attention.output));
 
             let normed = rms_norm(&x, &layer.feed_forward_norm, eps);
-            let mut gate = multiply(&normed, &layer.gate);
-            let up = multiply(&normed, &layer.up);
+            let mut gate = multiply(&normed, &feed_forward.gate);
+            let up = multiply(&normed, &feed_forward.up);
             for (gate, up) in gate.iter_mut().zip(up) {
                 *gate = *gate / (1.0 + (-*gate).exp()) * up;
             }
-            add(&mut x, &multiply(&gate, &layer.down));
+            add(&mut x, &multiply(&gate, &feed_forward.down));
         }
         for (sequence, length) in lengths {
             self.sequences
@@ -307,7 +316,12 @@ impl Model for Oracle {
             .flat_map(|&i| x[i * hidden..(i + 1) * hidden].to_vec())
             .collect();
         let normed = rms_norm(&last, &self.weights.final_norm, eps);
-        let logits = multiply(&normed, &self.weights.output);
+        let output = self
+            .weights
+            .output
+            .as_ref()
+            .unwrap_or(&self.weights.embedding);
+        let logits = multiply(&normed, output);
         Ok(wanted
             .iter()
             .zip(logits.chunks_exact(self.config.vocab_size))
@@ -320,11 +334,19 @@ impl Model for Oracle {
     }
 }
 
+/// The weights of a layer of attention and a dense feed-forward.
+fn blocks(layer: &LayerWeights) -> (&AttentionWeights, &GatedWeights) {
+    match (&layer.mixer, &layer.feed_forward) {
+        (MixerWeights::Attention(attention), FeedForwardWeights::Dense(gated)) => {
+            (attention, gated)
+        }
+        _ => panic!("the oracle computes Llamas"),
+    }
+}
+
 /// `x [rows, inputs]` times the transpose of `weight [outputs, inputs]`.
-fn multiply(x: &[f32], weight: &Tensor) -> Vec<f32> {
-    let [outputs, inputs] = *weight.shape() else {
-        panic!("{} is no matrix", weight.name())
-    };
+fn multiply(x: &[f32], weight: &WeightMatrix) -> Vec<f32> {
+    let (outputs, inputs) = (weight.rows(), weight.columns());
     let rows = x.len() / inputs;
     let mut result = vec![0.0; rows * outputs];
     let mut weights = vec![0.0; inputs];
@@ -337,7 +359,7 @@ fn multiply(x: &[f32], weight: &Tensor) -> Vec<f32> {
     result
 }
 
-fn rms_norm(x: &[f32], weight: &Tensor, eps: f32) -> Vec<f32> {
+fn rms_norm(x: &[f32], weight: &WeightVector, eps: f32) -> Vec<f32> {
     let weight = weight.to_f32().expect("decodes");
     let normalise = |row: &[f32]| -> Vec<f32> {
         let mean = dot(row, row) / row.len() as f32;

@@ -1,4 +1,4 @@
-//! A Llama on a device: [`LlamaModel`] implements [`Model`].
+//! A model on a device: [`DeviceModel`] implements [`Model`].
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -6,17 +6,15 @@ use std::sync::Arc;
 use iron_ir::Scalar;
 use iron_runtime::{Device, Graph as Recording, Tensor};
 
-use super::matrix::{Matrix, Recorder, failed, upload_vector};
+use super::matrix::failed;
 use super::pages::PageTable;
-use super::step::{Graph, SPLIT, StepKey, StepTensors, arena_bytes};
-use crate::catalogue;
+use super::plan::Planner;
+use super::state::{BLOCK_SIZE, BlockTables, CacheShape};
+use super::step::{Graph, Inputs, Results, SPLIT, StepContext, StepKey};
 use crate::checkpoint::Checkpoint;
-use crate::config::LlamaConfig;
+use crate::config::ModelConfig;
 use crate::model::{Model, ModelError, RowOutput, RowResult, SequenceId, StepRow};
-use crate::weights::LlamaWeights;
 
-/// Positions of a cache block.
-const BLOCK_SIZE: usize = 32;
 /// Rows of one sequence from which the tiled attention is taken.
 const PREFILL_ROWS: usize = 16;
 /// Recorded steps that are kept; the oldest goes first.
@@ -35,93 +33,19 @@ pub struct EngineOptions {
     pub cache_positions: usize,
 }
 
-/// Weights on the device.
-pub struct Weights {
-    /// `[vocab, hidden]`.
-    pub embedding: Matrix,
-    /// Blocks in order.
-    pub layers: Vec<LayerWeights>,
-    /// `[hidden]`.
-    pub final_norm: Tensor,
-    /// `[vocab, hidden]`; `None` where the embedding serves.
-    output: Option<Matrix>,
-    /// Radians a position, one a rotated pair.
-    pub frequencies: Tensor,
-}
-
-impl Weights {
-    /// The vocabulary projection.
-    pub fn output(&self) -> &Matrix {
-        self.output.as_ref().unwrap_or(&self.embedding)
-    }
-}
-
-/// Weights of one block on the device.
-pub struct LayerWeights {
-    /// `[hidden]`.
-    pub attention_norm: Tensor,
-    /// `[heads * head_dim, hidden]`.
-    pub query: Matrix,
-    /// `[kv_heads * head_dim, hidden]`.
-    pub key: Matrix,
-    /// `[kv_heads * head_dim, hidden]`.
-    pub value: Matrix,
-    /// `[hidden, heads * head_dim]`.
-    pub attention_output: Matrix,
-    /// `[hidden]`.
-    pub feed_forward_norm: Tensor,
-    /// `[intermediate, hidden]`.
-    pub gate: Matrix,
-    /// `[intermediate, hidden]`.
-    pub up: Matrix,
-    /// `[hidden, intermediate]`.
-    pub down: Matrix,
-}
-
-/// Keys and values of all sequences.
-pub struct Cache {
-    /// One a layer: `[blocks, kv_heads, block_size, head_dim]`.
-    pub keys: Vec<Tensor>,
-    /// As `keys`.
-    pub values: Vec<Tensor>,
-    /// `[sequences, blocks a sequence]`.
-    pub block_table: Tensor,
-}
-
-/// What the host writes before a step; one upload.
-pub struct Inputs {
-    all: Tensor,
-    /// `[max_step_rows]`.
-    pub tokens: Tensor,
-    /// `[max_step_rows]`.
-    pub positions: Tensor,
-    /// `[max_step_rows]`: rows of the block table.
-    pub sequences: Tensor,
-    /// `[max_step_rows]`: rows whose logits are wanted.
-    pub output_rows: Tensor,
-}
-
-/// What the host reads after a step.
-pub struct Results {
-    all: Tensor,
-    /// `[max_step_rows]`: index of the largest logit.
-    pub tokens: Tensor,
-    /// `[max_step_rows]`: the largest logit, NaN where there is one.
-    pub largest: Tensor,
-}
-
 struct RecordedStep {
     recording: Box<dyn Recording>,
-    tensors: StepTensors,
+    /// `[outputs, vocab_size]`, in the activations' type.
+    logits: Option<Tensor>,
 }
 
-/// A Llama on a device.
-pub struct LlamaModel {
+/// A model on a device, of any family.
+pub struct DeviceModel {
     device: Arc<dyn Device>,
-    config: LlamaConfig,
+    config: ModelConfig,
     options: EngineOptions,
-    weights: Weights,
-    cache: Cache,
+    graph: Graph,
+    tables: BlockTables,
     inputs: Inputs,
     results: Results,
     arena: Option<Tensor>,
@@ -130,33 +54,19 @@ pub struct LlamaModel {
     step_order: Vec<StepKey>,
 }
 
-impl LlamaModel {
-    /// Uploads a checkpoint and reserves the cache.
+impl DeviceModel {
+    /// Uploads a checkpoint and reserves the state of all sequences.
     pub fn load(
         device: Arc<dyn Device>,
         checkpoint: &Checkpoint,
         options: EngineOptions,
-    ) -> Result<LlamaModel, ModelError> {
+    ) -> Result<DeviceModel, ModelError> {
         iron_corpus::link();
         let config = checkpoint.config.clone();
-        let weights = upload(&device, &config, &checkpoint.weights, options.dtype)?;
-        let rows = options.max_step_rows as u64;
-        let blocks_a_sequence = config.context_length.div_ceil(BLOCK_SIZE);
-        let blocks = options.cache_positions.div_ceil(BLOCK_SIZE).max(1);
-        let shape = [
-            blocks as u64,
-            config.kv_head_count as u64,
-            BLOCK_SIZE as u64,
-            config.head_dim as u64,
-        ];
-        let layers = 0..config.layer_count;
-        let empty = |_| failed(Tensor::empty(&device, options.dtype, &shape));
-        let table_shape = [options.max_sequences as u64, blocks_a_sequence as u64];
-        let cache = Cache {
-            keys: layers.clone().map(empty).collect::<Result<_, _>>()?,
-            values: layers.map(empty).collect::<Result<_, _>>()?,
-            block_table: failed(Tensor::zeros(&device, Scalar::U32, &table_shape))?,
-        };
+        let (sequences, step_rows) = (options.max_sequences, options.max_step_rows);
+        let cache = CacheShape::new(&config, options.cache_positions, sequences, step_rows);
+        let graph = Graph::load(&device, &config, &checkpoint.weights, options.dtype, &cache)?;
+        let rows = step_rows as u64;
         let all = failed(Tensor::zeros(&device, Scalar::U32, &[4 * rows]))?;
         let part = |i: u64| failed(all.slice(0, i * rows..(i + 1) * rows));
         let inputs = Inputs {
@@ -175,20 +85,24 @@ impl LlamaModel {
             largest: failed(Tensor::from_view(&device, largest))?,
             all,
         };
-        let pages = PageTable::new(blocks, BLOCK_SIZE, options.max_sequences, blocks_a_sequence);
-        Ok(LlamaModel {
+        Ok(DeviceModel {
+            tables: BlockTables::new(&device, &cache)?,
+            pages: PageTable::new(cache.blocks, BLOCK_SIZE, sequences, cache.blocks_a_sequence),
             device,
             config,
             options,
-            weights,
-            cache,
+            graph,
             inputs,
             results,
             arena: None,
-            pages,
             steps: HashMap::new(),
             step_order: Vec::new(),
         })
+    }
+
+    /// Bytes that the caches of all layers take.
+    pub fn cache_bytes(&self) -> u64 {
+        self.graph.cache_bytes()
     }
 
     /// Checks a step against the open sequences; gives the length of each after it.
@@ -260,13 +174,43 @@ impl LlamaModel {
         })
     }
 
+    fn context_of(&self, key: StepKey) -> Result<StepContext<'_>, ModelError> {
+        let rows = key.rows as u64;
+        let [full_slot, window_slot] = match key.prefill_slot {
+            Some(slot) => self.tables.rows(slot)?.map(Some),
+            None => [None, None],
+        };
+        Ok(StepContext {
+            key,
+            positions: failed(self.inputs.positions.slice(0, 0..rows))?,
+            sequences: failed(self.inputs.sequences.slice(0, 0..rows))?,
+            tables: &self.tables,
+            full_slot,
+            window_slot,
+            norm_eps: self.config.norm_eps,
+        })
+    }
+
     /// The recorded step of a key. A larger arena drops every recording, whose addresses it
     /// would leave behind.
     fn recorded(&mut self, key: StepKey) -> Result<(), ModelError> {
         if self.steps.contains_key(&key) {
             return Ok(());
         }
-        let needed = arena_bytes(&self.config, key, self.options.dtype);
+        // One thread an output keeps a CPU core's chain of sums in registers; a GPU needs the
+        // threads of a subgroup side by side to read rows in whole cache lines.
+        let lanes = if self.device.backend() == iron_runtime::Backend::Cpu {
+            1
+        } else {
+            32
+        };
+        let mut planner = Planner::new(self.options.dtype, lanes);
+        let context = self.context_of(key)?;
+        let logits = self
+            .graph
+            .plan(&mut planner, &context, &self.inputs, &self.results)?;
+        let placed = planner.place();
+        let needed = placed.arena_bytes();
         if self.arena.as_ref().is_none_or(|a| a.elements() < needed) {
             failed(self.device.synchronize())?;
             self.steps.clear();
@@ -277,30 +221,16 @@ impl LlamaModel {
         let Some(arena) = &self.arena else {
             return Err(ModelError::Device("the activation arena is missing".into()));
         };
-        let graph = Graph {
-            config: &self.config,
-            weights: &self.weights,
-            cache: &self.cache,
-            inputs: &self.inputs,
-            results: &self.results,
-            arena,
-            dtype: self.options.dtype,
-        };
-        // One thread an output keeps a CPU core's chain of sums in registers; a GPU needs the
-        // threads of a subgroup side by side to read rows in whole cache lines.
-        let lanes = if self.device.backend() == iron_runtime::Backend::Cpu {
-            1
-        } else {
-            32
-        };
-        let mut recorder = Recorder::new(&self.device, self.options.dtype, lanes);
-        let (launches, tensors) = graph.record(&mut recorder, key)?;
+        let launches = placed.record(&self.device, arena)?;
+        let logits = logits
+            .map(|logits| placed.tensor(arena, &logits))
+            .transpose()?;
         let recording = failed(self.device.record(&launches))?;
         if self.step_order.len() >= MAX_STEPS {
             let oldest = self.step_order.remove(0);
             self.steps.remove(&oldest);
         }
-        self.steps.insert(key, RecordedStep { recording, tensors });
+        self.steps.insert(key, RecordedStep { recording, logits });
         self.step_order.push(key);
         Ok(())
     }
@@ -338,7 +268,10 @@ impl LlamaModel {
             ])
         };
         let logits = if wanted.iter().any(|r| r.output == RowOutput::Logits) {
-            failed(self.steps[&key].tensors.logits.to_f32())?
+            match &self.steps[&key].logits {
+                Some(logits) => failed(logits.to_f32())?,
+                None => Vec::new(),
+            }
         } else {
             Vec::new()
         };
@@ -357,43 +290,7 @@ impl LlamaModel {
     }
 }
 
-fn upload(
-    device: &Arc<dyn Device>,
-    config: &LlamaConfig,
-    weights: &LlamaWeights,
-    dtype: Scalar,
-) -> Result<Weights, ModelError> {
-    let matrix = |tensor: &catalogue::Tensor| Matrix::upload(device, tensor, dtype);
-    let vector = |tensor: &catalogue::Tensor| upload_vector(device, tensor, dtype);
-    let layer = |layer: &crate::weights::LlamaLayer| -> Result<LayerWeights, ModelError> {
-        Ok(LayerWeights {
-            attention_norm: vector(&layer.attention_norm)?,
-            query: matrix(&layer.query)?,
-            key: matrix(&layer.key)?,
-            value: matrix(&layer.value)?,
-            attention_output: matrix(&layer.attention_output)?,
-            feed_forward_norm: vector(&layer.feed_forward_norm)?,
-            gate: matrix(&layer.gate)?,
-            up: matrix(&layer.up)?,
-            down: matrix(&layer.down)?,
-        })
-    };
-    let frequencies = config.rope.inverse_frequencies();
-    let shape = [frequencies.len() as u64];
-    Ok(Weights {
-        embedding: matrix(&weights.embedding)?,
-        layers: weights.layers.iter().map(layer).collect::<Result<_, _>>()?,
-        final_norm: vector(&weights.final_norm)?,
-        output: if config.tied_embeddings {
-            None
-        } else {
-            Some(matrix(&weights.output)?)
-        },
-        frequencies: failed(Tensor::from_f32(device, Scalar::F32, &shape, &frequencies))?,
-    })
-}
-
-impl Model for LlamaModel {
+impl Model for DeviceModel {
     fn vocab_size(&self) -> usize {
         self.config.vocab_size
     }
@@ -409,16 +306,7 @@ impl Model for LlamaModel {
     fn open_sequence(&mut self, capacity: usize) -> Result<SequenceId, ModelError> {
         let id = self.pages.open(capacity)?;
         let sequence = self.pages.get(id)?;
-        let slot = u64::from(sequence.slot);
-        let mut bytes: Vec<u8> = sequence
-            .blocks
-            .iter()
-            .flat_map(|b| b.to_le_bytes())
-            .collect();
-        let table = &self.cache.block_table;
-        bytes.resize(table.shape()[1] as usize * 4, 0);
-        let row =
-            failed(table.slice(0, slot..slot + 1)).and_then(|row| failed(row.write_bytes(&bytes)));
+        let row = self.tables.assign(sequence.slot, &sequence.blocks);
         if let Err(error) = row {
             self.pages.close(id);
             return Err(error);

@@ -1,0 +1,354 @@
+//! RoPE recipes of a `config.json`: base, context extension, rotated part of a head.
+//!
+//! Old files have `rope_theta`, `rope_scaling` and `partial_rotary_factor` at the
+//! top; newer ones `rope_parameters`, for all layers or one object a layer type.
+//! Both may be there if they agree.
+
+use serde_json::{Map, Value as Json};
+
+use super::ConfigFault;
+use super::keys::Keys;
+use crate::quote::quoted;
+use crate::rope::{Rope, RopeLayout, RopeScaling, longrope_magnitude, yarn_magnitude};
+
+/// What a family's recipe falls back to, and what it may refer to.
+#[derive(Clone, Copy)]
+pub(crate) struct RopeDefaults {
+    /// Elements of a head.
+    pub(crate) head_dim: usize,
+    /// Base where no key gives one.
+    pub(crate) theta: f64,
+    /// Rotated part of a head where no key gives one.
+    pub(crate) partial: f64,
+    /// Longest sequence of the model.
+    pub(crate) context_length: usize,
+}
+
+/// The recipe of a model whose layers share one.
+pub(crate) fn read(keys: &Keys<'_>, defaults: RopeDefaults) -> Result<Rope, ConfigFault> {
+    let old = old_recipe(keys, "rope_theta", defaults)?;
+    let new = match keys.object("rope_parameters")? {
+        Some(object) => recipe(&Keys::json(object, "rope_parameters."), defaults)?,
+        None => Recipe::default(),
+    };
+    old.join(new)?.rope(keys, defaults)
+}
+
+/// The recipes of a model with one for each of two layer types: those of full attention and of
+/// a window. In old files `local_theta_key` names the base of the second, which is not extended.
+pub(crate) fn read_by_layer_type(
+    keys: &Keys<'_>,
+    local_theta_key: &str,
+    full: RopeDefaults,
+    sliding: RopeDefaults,
+) -> Result<(Rope, Rope), ConfigFault> {
+    let old_full = old_recipe(keys, "rope_theta", full)?;
+    let old_sliding = Recipe {
+        theta: keys
+            .float(local_theta_key)?
+            .map(|v| (keys.name(local_theta_key), v)),
+        ..Recipe::default()
+    };
+    let (new_full, new_sliding) = match keys.object("rope_parameters")? {
+        Some(object) => {
+            let by_type = Keys::json(object, "rope_parameters.");
+            let one = |name: &str, defaults| match by_type.object(name)? {
+                Some(object) => recipe(
+                    &Keys::json(object, &format!("rope_parameters.{name}.")),
+                    defaults,
+                ),
+                None => Err(ConfigFault::Missing {
+                    key: by_type.name(name),
+                }),
+            };
+            let both = (
+                one("full_attention", full)?,
+                one("sliding_attention", sliding)?,
+            );
+            by_type.finish(&[])?;
+            both
+        }
+        None => Default::default(),
+    };
+    Ok((
+        old_full.join(new_full)?.rope(keys, full)?,
+        old_sliding.join(new_sliding)?.rope(keys, sliding)?,
+    ))
+}
+
+/// What one spelling says; each value with the key that it stood under.
+#[derive(Default)]
+struct Recipe {
+    theta: Option<(String, f64)>,
+    partial: Option<(String, f64)>,
+    scaling: Option<(String, RopeScaling)>,
+}
+
+impl Recipe {
+    /// Both together, where they agree. The newer spelling's rotated part wins: transformers
+    /// writes a default beside it at the top.
+    fn join(self, newer: Recipe) -> Result<Recipe, ConfigFault> {
+        fn agree<T: PartialEq + std::fmt::Debug>(
+            old: Option<(String, T)>,
+            new: Option<(String, T)>,
+        ) -> Result<Option<(String, T)>, ConfigFault> {
+            match (old, new) {
+                (Some((first_key, first)), Some((second_key, second))) if first != second => {
+                    Err(ConfigFault::Conflict {
+                        first_key,
+                        first: format!("{first:?}"),
+                        second_key,
+                        second: format!("{second:?}"),
+                    })
+                }
+                (old, new) => Ok(new.or(old)),
+            }
+        }
+        Ok(Recipe {
+            theta: agree(self.theta, newer.theta)?,
+            partial: newer.partial.or(self.partial),
+            scaling: agree(self.scaling, newer.scaling)?,
+        })
+    }
+
+    fn rope(self, keys: &Keys<'_>, defaults: RopeDefaults) -> Result<Rope, ConfigFault> {
+        let (key, partial) = match self.partial {
+            Some(found) => found,
+            None => (keys.name("partial_rotary_factor"), defaults.partial),
+        };
+        if !(partial > 0.0 && partial <= 1.0) {
+            return Err(ConfigFault::Invalid {
+                key,
+                found: partial.to_string(),
+                rule: "it must lie above 0 and at most at 1".to_owned(),
+            });
+        }
+        let rope = Rope {
+            theta: self.theta.map_or(defaults.theta, |(_, theta)| theta),
+            rotary_dim: (defaults.head_dim as f64 * partial) as usize,
+            layout: RopeLayout::HalfSplit,
+            scaling: self
+                .scaling
+                .map_or(RopeScaling::Default, |(_, scaling)| scaling),
+        };
+        if let RopeScaling::Longrope { short, long, .. } = &rope.scaling {
+            for (key, factors) in [("short_factor", short), ("long_factor", long)] {
+                if factors.len() != rope.rotary_dim / 2 {
+                    return Err(ConfigFault::Invalid {
+                        key: format!("rope {key}"),
+                        found: format!("a list of {}", factors.len()),
+                        rule: format!("it must have {}, half the rotary size", rope.rotary_dim / 2),
+                    });
+                }
+            }
+        }
+        Ok(rope)
+    }
+}
+
+fn old_recipe(
+    keys: &Keys<'_>,
+    theta_key: &str,
+    defaults: RopeDefaults,
+) -> Result<Recipe, ConfigFault> {
+    let scaling = match keys.object("rope_scaling")? {
+        Some(object) => recipe(&Keys::json(object, "rope_scaling."), defaults)?,
+        None => Recipe::default(),
+    };
+    let top = Recipe {
+        theta: keys.float(theta_key)?.map(|v| (keys.name(theta_key), v)),
+        partial: keys
+            .float("partial_rotary_factor")?
+            .map(|v| (keys.name("partial_rotary_factor"), v)),
+        scaling: None,
+    };
+    top.join(scaling)
+}
+
+/// One `rope_scaling` or `rope_parameters` object.
+fn recipe(keys: &Keys<'_>, defaults: RopeDefaults) -> Result<Recipe, ConfigFault> {
+    let name = match (keys.string("rope_type")?, keys.string("type")?) {
+        (Some(new), Some(old)) if new != old => {
+            return Err(ConfigFault::Conflict {
+                first_key: keys.name("rope_type"),
+                first: quoted(&new),
+                second_key: keys.name("type"),
+                second: quoted(&old),
+            });
+        }
+        (Some(name), _) | (None, Some(name)) => name,
+        (None, None) => {
+            return Err(ConfigFault::Missing {
+                key: keys.name("rope_type"),
+            });
+        }
+    };
+    let scaling = match name.as_str() {
+        "default" => RopeScaling::Default,
+        // Sections of a head for time, height and width turn alike where all three are a token's
+        // place in a text.
+        "mrope" => RopeScaling::Default,
+        "linear" => RopeScaling::Linear {
+            factor: positive(keys, "factor")?,
+        },
+        "dynamic" => {
+            keys.size("original_max_position_embeddings")?;
+            RopeScaling::Dynamic {
+                factor: positive(keys, "factor")?,
+            }
+        }
+        "llama3" => llama3(keys)?,
+        "yarn" => yarn(keys, defaults)?,
+        "longrope" | "su" => longrope(keys, defaults)?,
+        other => {
+            return Err(ConfigFault::Unsupported {
+                key: keys.name("rope_type"),
+                found: quoted(other),
+                supported: "\"default\", \"linear\", \"dynamic\", \"llama3\", \"yarn\", \
+                            \"longrope\""
+                    .to_owned(),
+            });
+        }
+    };
+    let named = |key: &str, value: Option<f64>| value.map(|v| (keys.name(key), v));
+    let theta = named("rope_theta", keys.float("rope_theta")?);
+    let partial = named(
+        "partial_rotary_factor",
+        keys.float("partial_rotary_factor")?,
+    );
+    // As for `mrope` above.
+    keys.sizes("mrope_section")?;
+    keys.bool("mrope_interleaved")?;
+    // A factor may stand beside "default", where nothing reads it.
+    let irrelevant: &[&str] = match scaling {
+        RopeScaling::Default => &["factor"],
+        _ => &[],
+    };
+    keys.finish(irrelevant)?;
+    Ok(Recipe {
+        theta,
+        partial,
+        scaling: Some((keys.name("rope_type"), scaling)),
+    })
+}
+
+fn positive(keys: &Keys<'_>, key: &str) -> Result<f64, ConfigFault> {
+    let value = optional_positive(keys, key)?;
+    keys.required(key, value)
+}
+
+fn optional_positive(keys: &Keys<'_>, key: &str) -> Result<Option<f64>, ConfigFault> {
+    match keys.float(key)? {
+        Some(value) if !(value.is_finite() && value > 0.0) => Err(ConfigFault::Invalid {
+            key: keys.name(key),
+            found: value.to_string(),
+            rule: "it must be positive".to_owned(),
+        }),
+        value => Ok(value),
+    }
+}
+
+fn llama3(keys: &Keys<'_>) -> Result<RopeScaling, ConfigFault> {
+    let low_freq_factor = positive(keys, "low_freq_factor")?;
+    let high_freq_factor = positive(keys, "high_freq_factor")?;
+    if low_freq_factor >= high_freq_factor {
+        return Err(ConfigFault::Invalid {
+            key: keys.name("low_freq_factor"),
+            found: low_freq_factor.to_string(),
+            rule: format!("it must be below high_freq_factor = {high_freq_factor}"),
+        });
+    }
+    Ok(RopeScaling::Llama3 {
+        factor: positive(keys, "factor")?,
+        low_freq_factor,
+        high_freq_factor,
+        original_context: keys.required_size("original_max_position_embeddings")?,
+    })
+}
+
+/// The context before its extension, and the factor, which follows from it where it is absent.
+fn extension(keys: &Keys<'_>, defaults: RopeDefaults) -> Result<(usize, f64), ConfigFault> {
+    let original = keys.size("original_max_position_embeddings")?;
+    let original_context = original.unwrap_or(defaults.context_length);
+    if original_context < 2 {
+        return Err(ConfigFault::Invalid {
+            key: keys.name("original_max_position_embeddings"),
+            found: original_context.to_string(),
+            rule: "it must be at least 2".to_owned(),
+        });
+    }
+    let factor = match optional_positive(keys, "factor")? {
+        Some(factor) => factor,
+        None if original.is_some() => defaults.context_length as f64 / original_context as f64,
+        None => keys.required("factor", None)?,
+    };
+    Ok((original_context, factor))
+}
+
+fn yarn(keys: &Keys<'_>, defaults: RopeDefaults) -> Result<RopeScaling, ConfigFault> {
+    let (original_context, factor) = extension(keys, defaults)?;
+    let (mscale, mscale_all) = (
+        optional_positive(keys, "mscale")?,
+        optional_positive(keys, "mscale_all_dim")?,
+    );
+    let magnitude = match (
+        optional_positive(keys, "attention_factor")?,
+        mscale,
+        mscale_all,
+    ) {
+        (Some(given), _, _) => given,
+        (None, Some(one), Some(all)) => yarn_magnitude(factor, one) / yarn_magnitude(factor, all),
+        (None, _, _) => yarn_magnitude(factor, 1.0),
+    };
+    Ok(RopeScaling::Yarn {
+        factor,
+        beta_fast: optional_positive(keys, "beta_fast")?.unwrap_or(32.0),
+        beta_slow: optional_positive(keys, "beta_slow")?.unwrap_or(1.0),
+        original_context,
+        truncate: keys.bool("truncate")?.unwrap_or(true),
+        magnitude,
+    })
+}
+
+fn longrope(keys: &Keys<'_>, defaults: RopeDefaults) -> Result<RopeScaling, ConfigFault> {
+    let (original_context, factor) = extension(keys, defaults)?;
+    let factors = |key: &str| {
+        let list = keys.floats(key)?;
+        let list = keys.required(key, list)?;
+        match list.iter().find(|v| !(v.is_finite() && **v > 0.0)) {
+            Some(wrong) => Err(ConfigFault::Invalid {
+                key: keys.name(key),
+                found: wrong.to_string(),
+                rule: "each factor must be positive".to_owned(),
+            }),
+            None => Ok(list),
+        }
+    };
+    let given = optional_positive(keys, "attention_factor")?;
+    Ok(RopeScaling::Longrope {
+        short: factors("short_factor")?,
+        long: factors("long_factor")?,
+        original_context,
+        magnitude: given.unwrap_or_else(|| longrope_magnitude(factor, original_context)),
+    })
+}
+
+/// An `original_max_position_embeddings` that stands at the top moves into the recipe, where
+/// files since 2025 have it; without a recipe it stays, to be refused.
+pub(crate) fn with_original_context(mut object: Map<String, Json>) -> Map<String, Json> {
+    const KEY: &str = "original_max_position_embeddings";
+    let Some(original) = object.get(KEY).cloned() else {
+        return object;
+    };
+    let mut moved = false;
+    for recipe in ["rope_scaling", "rope_parameters"] {
+        if let Some(Json::Object(inner)) = object.get_mut(recipe) {
+            inner.entry(KEY).or_insert_with(|| original.clone());
+            moved = true;
+        }
+    }
+    if moved {
+        object.remove(KEY);
+    }
+    object
+}

@@ -1,0 +1,319 @@
+//! Planning a step: launches over activations that have no place yet.
+//!
+//! Blocks declare activations and launch kernels on them in order. When the step is complete,
+//! each activation's life is known (from the launch that first names it to the last), the
+//! arena is laid out, and the launches are recorded against it. So the arena's size is known
+//! before anything is recorded, and no block says by hand how long its activations live.
+
+use std::sync::Arc;
+
+use iron_ir::Scalar;
+use iron_ir::launch::{Argument, AsTensorArg};
+use iron_ir::op::Const;
+use iron_runtime::device::RecordedLaunch;
+use iron_runtime::{Device, Tensor, contiguous_strides};
+
+use super::arena::{ArenaLayout, ArenaPlan};
+use super::matrix::{Family, failed};
+use crate::model::ModelError;
+
+/// A view of an activation whose place is not known yet.
+#[derive(Clone, Debug)]
+pub struct Activation {
+    index: usize,
+    scalar: Scalar,
+    shape: Vec<u64>,
+    strides: Vec<u64>,
+    offset: u64,
+}
+
+impl Activation {
+    /// Extent of each dimension.
+    pub fn shape(&self) -> &[u64] {
+        &self.shape
+    }
+
+    /// Number of elements.
+    pub fn elements(&self) -> u64 {
+        self.shape.iter().product()
+    }
+
+    /// The same elements in another shape; for a view without gaps.
+    pub fn reshape(&self, shape: &[u64]) -> Self {
+        debug_assert_eq!(self.elements(), shape.iter().product::<u64>());
+        debug_assert!(self.elements() == 0 || self.strides == contiguous_strides(&self.shape));
+        Self {
+            shape: shape.to_vec(),
+            strides: contiguous_strides(shape),
+            ..self.clone()
+        }
+    }
+
+    /// One dimension.
+    pub fn flat(&self) -> Self {
+        self.reshape(&[self.elements()])
+    }
+
+    /// Rows of `columns` elements.
+    pub fn rows_of(&self, columns: u64) -> Self {
+        self.reshape(&[self.elements() / columns.max(1), columns])
+    }
+
+    /// The last dimension, in rows of `size` elements: `[rows, n * size]` as `[rows, n, size]`.
+    pub fn split_last(&self, size: u64) -> Self {
+        let (Some(&last), Some(&stride)) = (self.shape.last(), self.strides.last()) else {
+            return self.clone();
+        };
+        let mut split = self.clone();
+        split.shape.pop();
+        split.strides.pop();
+        split.shape.extend([last / size.max(1), size]);
+        split.strides.extend([size * stride, stride]);
+        split
+    }
+
+    /// The first two axes exchanged.
+    pub fn transposed(&self) -> Self {
+        let mut view = self.clone();
+        view.shape.swap(0, 1);
+        view.strides.swap(0, 1);
+        view
+    }
+}
+
+/// An argument of a planned launch.
+#[derive(Clone)]
+pub enum Operand {
+    /// An activation.
+    Activation(Activation),
+    /// Anything that has its place.
+    Fixed(Argument),
+}
+
+impl From<&Activation> for Operand {
+    fn from(activation: &Activation) -> Self {
+        Self::Activation(activation.clone())
+    }
+}
+
+impl From<Activation> for Operand {
+    fn from(activation: Activation) -> Self {
+        Self::Activation(activation)
+    }
+}
+
+impl From<&Tensor> for Operand {
+    fn from(tensor: &Tensor) -> Self {
+        Self::Fixed(Argument::Tensor(tensor.tensor_arg()))
+    }
+}
+
+impl From<f32> for Operand {
+    fn from(value: f32) -> Self {
+        Self::Fixed(Argument::Scalar(Const {
+            scalar: Scalar::F32,
+            bits: u64::from(value.to_bits()),
+        }))
+    }
+}
+
+impl From<u32> for Operand {
+    fn from(value: u32) -> Self {
+        Self::Fixed(Argument::Scalar(Const {
+            scalar: Scalar::U32,
+            bits: u64::from(value),
+        }))
+    }
+}
+
+struct PlannedLaunch {
+    family: Family,
+    kernel: String,
+    instance: String,
+    operands: Vec<Operand>,
+}
+
+/// A step under construction.
+pub struct Planner {
+    /// Type of activations and cache.
+    pub dtype: Scalar,
+    /// Threads that share an output of a matrix-vector product.
+    pub lanes: u32,
+    bytes: Vec<u64>,
+    kept: Vec<usize>,
+    launches: Vec<PlannedLaunch>,
+}
+
+/// A planned step whose activations have their places.
+pub struct PlacedStep {
+    launches: Vec<PlannedLaunch>,
+    layout: ArenaLayout,
+    slots: Vec<super::arena::Slot>,
+}
+
+impl Planner {
+    /// An empty step on activations of type `dtype`.
+    pub fn new(dtype: Scalar, lanes: u32) -> Self {
+        Self {
+            dtype,
+            lanes,
+            bytes: Vec::new(),
+            kept: Vec::new(),
+            launches: Vec::new(),
+        }
+    }
+
+    /// An activation of the step's type. What it holds before a launch writes it is undefined.
+    pub fn activation(&mut self, shape: &[u64]) -> Activation {
+        self.activation_of(self.dtype, shape)
+    }
+
+    /// An activation of a type of its own.
+    pub fn activation_of(&mut self, scalar: Scalar, shape: &[u64]) -> Activation {
+        let elements: u64 = shape.iter().product();
+        self.bytes.push(elements * u64::from(scalar.bytes()));
+        Activation {
+            index: self.bytes.len() - 1,
+            scalar,
+            shape: shape.to_vec(),
+            strides: contiguous_strides(shape),
+            offset: 0,
+        }
+    }
+
+    /// Keeps an activation until the step's end, to be read back.
+    pub fn keep(&mut self, activation: &Activation) {
+        self.kept.push(activation.index);
+    }
+
+    /// Launches the instance for the activations' type with `suffix` appended.
+    pub fn launch(
+        &mut self,
+        family: Family,
+        kernel: &str,
+        suffix: &str,
+        operands: impl IntoIterator<Item = Operand>,
+    ) {
+        let instance = format!("{}{suffix}", self.dtype);
+        self.launch_instance(family, kernel, &instance, operands);
+    }
+
+    /// Launches a named instance.
+    pub fn launch_instance(
+        &mut self,
+        family: Family,
+        kernel: &str,
+        instance: &str,
+        operands: impl IntoIterator<Item = Operand>,
+    ) {
+        self.launches.push(PlannedLaunch {
+            family,
+            kernel: kernel.to_owned(),
+            instance: instance.to_owned(),
+            operands: operands.into_iter().collect(),
+        });
+    }
+
+    /// Gives every activation its place.
+    pub fn place(self) -> PlacedStep {
+        let end = self.launches.len();
+        let mut lives: Vec<Option<(usize, usize)>> = vec![None; self.bytes.len()];
+        for (at, launch) in self.launches.iter().enumerate() {
+            for operand in &launch.operands {
+                if let Operand::Activation(activation) = operand {
+                    let life = lives[activation.index].get_or_insert((at, at));
+                    life.1 = at;
+                }
+            }
+        }
+        for index in self.kept {
+            let life = lives[index].get_or_insert((end, end));
+            life.1 = end;
+        }
+        let mut plan = ArenaPlan::default();
+        let slots = self.bytes.iter().zip(lives).map(|(&bytes, life)| {
+            // One that no launch names takes no room.
+            let (bytes, (first, last)) = life.map_or((0, (0, 0)), |life| (bytes, life));
+            plan.declare(bytes, first, last)
+        });
+        let slots = slots.collect();
+        PlacedStep {
+            launches: self.launches,
+            layout: plan.place(),
+            slots,
+        }
+    }
+}
+
+impl PlacedStep {
+    /// Bytes of the arena that the step needs.
+    pub fn arena_bytes(&self) -> u64 {
+        self.layout.bytes
+    }
+
+    /// The tensor that an activation is, in an arena of at least [`Self::arena_bytes`].
+    pub fn tensor(&self, arena: &Tensor, activation: &Activation) -> Result<Tensor, ModelError> {
+        let mut view = arena.tensor_arg();
+        let bytes = u64::from(activation.scalar.bytes());
+        view.scalar = activation.scalar;
+        view.shape = activation.shape.clone();
+        view.strides = activation.strides.clone();
+        view.offset = self.layout.offset(self.slots[activation.index]) / bytes + activation.offset;
+        failed(Tensor::from_view(arena.device(), view))
+    }
+
+    /// Checks and records every launch.
+    pub fn record(
+        &self,
+        device: &Arc<dyn Device>,
+        arena: &Tensor,
+    ) -> Result<Vec<RecordedLaunch>, ModelError> {
+        let record = |planned: &PlannedLaunch| {
+            let module = Some(planned.family.module());
+            let pipeline = failed(iron_runtime::pipeline_of(
+                device,
+                &planned.kernel,
+                module,
+                &planned.instance,
+            ))?;
+            let argument = |operand: &Operand| match operand {
+                Operand::Fixed(argument) => Ok(argument.clone()),
+                Operand::Activation(activation) => {
+                    let tensor = self.tensor(arena, activation)?;
+                    Ok(Argument::Tensor(tensor.tensor_arg()))
+                }
+            };
+            let arguments = planned.operands.iter().map(argument);
+            let arguments = arguments.collect::<Result<_, ModelError>>()?;
+            RecordedLaunch::new(pipeline, arguments).map_err(|e| ModelError::Device(e.to_string()))
+        };
+        self.launches.iter().map(record).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn launch(planner: &mut Planner, operands: &[&Activation]) {
+        let operands = operands.iter().map(|activation| Operand::from(*activation));
+        planner.launch(Family::Elementwise, "add", "", operands);
+    }
+
+    #[test]
+    fn activations_share_bytes_only_when_their_lives_are_apart() {
+        let mut planner = Planner::new(Scalar::F32, 1);
+        let [a, b, c, d] = [64, 64, 64, 64].map(|n| planner.activation(&[n]));
+        launch(&mut planner, &[&a, &b]);
+        launch(&mut planner, &[&b, &c]);
+        launch(&mut planner, &[&c, &d]);
+        planner.keep(&b);
+        let step = planner.place();
+        let offset = |x: &Activation| step.layout.offset(step.slots[x.index]);
+        // `b` is kept to the end, so only `a` has left when `d` comes.
+        assert_eq!(step.arena_bytes(), 3 * 256);
+        assert_eq!(offset(&a), offset(&d).min(offset(&c)));
+        let apart = [&b, &c, &d].map(offset);
+        assert!(apart[0] != apart[1] && apart[1] != apart[2] && apart[0] != apart[2]);
+    }
+}

@@ -1,0 +1,108 @@
+//! What a model keeps for its sequences on a device: block tables of the key-value caches.
+//!
+//! Layers of full attention keep every position, in blocks that a sequence reserves when it
+//! opens. Layers with a window keep only a ring: its table names the same few blocks over and
+//! over, so that the kernels, which know tables alone, need not know of it. The ring holds the
+//! window and the rows of one step more, so a step that is abandoned has overwritten nothing
+//! that the committed positions still see.
+
+use std::sync::Arc;
+
+use iron_ir::Scalar;
+use iron_runtime::{Device, Tensor};
+
+use super::matrix::failed;
+use crate::config::ModelConfig;
+use crate::model::ModelError;
+
+/// Positions of a cache block.
+pub const BLOCK_SIZE: usize = 32;
+
+/// Sizes of the caches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CacheShape {
+    /// Longest sequence that fits.
+    pub longest_sequence: usize,
+    /// Sequences that may be open at once.
+    pub max_sequences: usize,
+    /// Blocks of a layer of full attention.
+    pub blocks: usize,
+    /// Entries of a row of a block table.
+    pub blocks_a_sequence: usize,
+    /// Blocks of a sequence in a layer with a window; 0 where there is none.
+    pub ring_blocks: usize,
+}
+
+impl CacheShape {
+    /// The shape for `positions` over all sequences.
+    pub fn new(
+        config: &ModelConfig,
+        positions: usize,
+        max_sequences: usize,
+        max_step_rows: usize,
+    ) -> Self {
+        let blocks = positions.div_ceil(BLOCK_SIZE).max(1);
+        let blocks_a_sequence = config.context_length.div_ceil(BLOCK_SIZE);
+        let ring = |window: usize| {
+            // One block more, since a window rarely starts where a block does.
+            let wanted = window.saturating_add(max_step_rows).div_ceil(BLOCK_SIZE) + 1;
+            wanted.min(blocks_a_sequence)
+        };
+        Self {
+            longest_sequence: config.context_length.min(blocks * BLOCK_SIZE),
+            max_sequences,
+            blocks,
+            blocks_a_sequence,
+            ring_blocks: config.widest_window().map_or(0, ring),
+        }
+    }
+
+    /// Blocks of a layer with a window.
+    pub fn window_blocks(&self) -> usize {
+        self.ring_blocks * self.max_sequences
+    }
+}
+
+/// Where each sequence's positions lie.
+pub struct BlockTables {
+    /// Of layers of full attention: `[sequences, blocks a sequence]`.
+    pub full: Tensor,
+    /// Of layers with a window, the same shape; every sequence's ring is its own for good.
+    pub window: Tensor,
+}
+
+impl BlockTables {
+    /// Tables of a shape.
+    pub fn new(device: &Arc<dyn Device>, shape: &CacheShape) -> Result<Self, ModelError> {
+        let dims = [shape.max_sequences as u64, shape.blocks_a_sequence as u64];
+        let ring = shape.ring_blocks;
+        let entry =
+            |slot: usize, page: usize| (slot * ring + page.checked_rem(ring).unwrap_or(0)) as u32;
+        let entries: Vec<u32> = (0..shape.max_sequences)
+            .flat_map(|slot| (0..shape.blocks_a_sequence).map(move |page| entry(slot, page)))
+            .collect();
+        Ok(Self {
+            full: failed(Tensor::zeros(device, Scalar::U32, &dims))?,
+            window: failed(Tensor::from_slice(device, Scalar::U32, &dims, &entries))?,
+        })
+    }
+
+    /// Writes the blocks of a sequence into its row.
+    pub fn assign(&self, slot: u32, blocks: &[u32]) -> Result<(), ModelError> {
+        let mut bytes: Vec<u8> = blocks.iter().flat_map(|b| b.to_le_bytes()).collect();
+        bytes.resize(self.full.shape()[1] as usize * 4, 0);
+        let slot = u64::from(slot);
+        let row = failed(self.full.slice(0, slot..slot + 1))?;
+        failed(row.write_bytes(&bytes))
+    }
+
+    /// The row of a sequence in each table, as a vector: full, then window.
+    pub fn rows(&self, slot: u32) -> Result<[Tensor; 2], ModelError> {
+        let slot = u64::from(slot);
+        let row = |table: &Tensor| {
+            let row = failed(table.slice(0, slot..slot + 1))?;
+            failed(row.reshape(&[row.elements()]))
+        };
+        Ok([row(&self.full)?, row(&self.window)?])
+    }
+}

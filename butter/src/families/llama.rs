@@ -1,0 +1,88 @@
+//! Llama 2 and 3, SmolLM, TinyLlama: pre-norm blocks of grouped-query attention and a
+//! SiLU-gated feed-forward. Reference: transformers, `LlamaForCausalLM`.
+
+use super::{Family, GgufReader};
+use crate::catalogue::TensorCatalogue;
+use crate::config::gguf::GgufConfig;
+use crate::config::hugging_face::{RopeDefaults, common, dense, must_be_false, rope};
+use crate::config::keys::Keys;
+use crate::config::{Activation, Attention, ConfigFault, LayerConfig, Mixer, ModelConfig};
+use crate::rope::{Rope, RopeLayout};
+use crate::weights::{ModelWeights, Resolver};
+
+pub(super) const FAMILY: Family = Family {
+    name: "llama",
+    model_types: &["llama"],
+    architecture: "LlamaForCausalLM",
+    from_json,
+    gguf: Some(GgufReader {
+        architecture: "llama",
+        read: from_gguf,
+    }),
+    weights,
+    gguf_names: &[],
+};
+
+fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
+    let common = common(keys, FAMILY.name, false)?;
+    must_be_false(keys, "mlp_bias")?;
+    keys.only("sliding_window", "null", |_| false)?;
+    let attention = common.attention;
+    let rope = rope(
+        keys,
+        RopeDefaults {
+            head_dim: attention.head_dim,
+            theta: 10_000.0,
+            partial: 1.0,
+            context_length: common.config.context_length,
+        },
+    )?;
+    let layout = match keys.bool("rope_interleaved")? {
+        None | Some(false) => RopeLayout::HalfSplit,
+        Some(true) => RopeLayout::Interleaved,
+    };
+    let bias = keys.bool("attention_bias")?.unwrap_or(false);
+    let layer = LayerConfig {
+        mixer: Mixer::Attention(Attention {
+            bias,
+            output_bias: bias,
+            rope: Some(Rope { layout, ..rope }),
+            ..attention
+        }),
+        feed_forward: dense(keys, "hidden_act", Activation::Silu)?,
+        post_norms: false,
+    };
+    Ok(ModelConfig {
+        layers: vec![layer; common.layer_count],
+        ..common.config
+    })
+}
+
+fn from_gguf(
+    file: &GgufConfig<'_>,
+    catalogue: &TensorCatalogue,
+) -> Result<ModelConfig, ConfigFault> {
+    let common = file.common(FAMILY.name, catalogue)?;
+    let layer = LayerConfig {
+        mixer: Mixer::Attention(Attention {
+            rope: Some(file.rope(catalogue, &common.attention, RopeLayout::Interleaved)?),
+            ..common.attention
+        }),
+        feed_forward: file.dense(Activation::Silu)?,
+        post_norms: false,
+    };
+    Ok(ModelConfig {
+        layers: vec![layer; common.layer_count],
+        ..common.config
+    })
+}
+
+fn weights(resolver: &mut Resolver<'_>, config: &ModelConfig) -> ModelWeights {
+    resolver.ignore(|name| {
+        // Old files store the plain frequencies, which follow from the config.
+        name.starts_with("model.layers.") && name.ends_with(".self_attn.rotary_emb.inv_freq")
+    });
+    resolver.model(config, |resolver, prefix, layer| {
+        resolver.standard_layer(prefix, layer)
+    })
+}

@@ -1,0 +1,115 @@
+//! Qwen3: a Llama whose heads' queries and keys are normalised before they are rotated.
+//! Reference: transformers, `Qwen3ForCausalLM`.
+
+use super::{Family, GgufReader};
+use crate::catalogue::TensorCatalogue;
+use crate::config::gguf::GgufConfig;
+use crate::config::hugging_face::{RopeDefaults, common, dense, layer_types, rope};
+use crate::config::keys::Keys;
+use crate::config::{Activation, Attention, ConfigFault, LayerConfig, Mixer, ModelConfig};
+use crate::rope::RopeLayout;
+use crate::weights::{ModelWeights, Resolver};
+
+pub(super) const FAMILY: Family = Family {
+    name: "qwen3",
+    model_types: &["qwen3"],
+    architecture: "Qwen3ForCausalLM",
+    from_json,
+    gguf: Some(GgufReader {
+        architecture: "qwen3",
+        read: from_gguf,
+    }),
+    weights,
+    gguf_names: &[],
+};
+
+fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
+    let common = common(keys, FAMILY.name, false)?;
+    let rope = rope(
+        keys,
+        RopeDefaults {
+            head_dim: common.attention.head_dim,
+            theta: 10_000.0,
+            partial: 1.0,
+            context_length: common.config.context_length,
+        },
+    )?;
+    let bias = keys.bool("attention_bias")?.unwrap_or(false);
+    let attention = Attention {
+        bias,
+        output_bias: bias,
+        query_key_norm: true,
+        rope: Some(rope),
+        ..common.attention
+    };
+    let feed_forward = dense(keys, "hidden_act", Activation::Silu)?;
+    let layer = |window| LayerConfig {
+        mixer: Mixer::Attention(Attention {
+            window,
+            ..attention.clone()
+        }),
+        feed_forward: feed_forward.clone(),
+        post_norms: false,
+    };
+    let windows = windows(keys, common.layer_count)?;
+    Ok(ModelConfig {
+        layers: windows.into_iter().map(layer).collect(),
+        ..common.config
+    })
+}
+
+/// The window of each layer: with `use_sliding_window`, layers from `max_window_layers` on have
+/// it, unless `layer_types` says otherwise.
+pub(super) fn windows(
+    keys: &Keys<'_>,
+    layer_count: usize,
+) -> Result<Vec<Option<usize>>, ConfigFault> {
+    let in_use = keys.bool("use_sliding_window")?.unwrap_or(false);
+    let window = keys.size("sliding_window")?.filter(|_| in_use);
+    let full_layers = keys.size("max_window_layers")?.unwrap_or(28);
+    let types = layer_types(
+        keys,
+        layer_count,
+        &[("full_attention", false), ("sliding_attention", true)],
+    )?;
+    let Some(types) = types else {
+        return Ok((0..layer_count)
+            .map(|index| window.filter(|_| index >= full_layers))
+            .collect());
+    };
+    if window.is_none() && types.contains(&true) {
+        return Err(ConfigFault::Missing {
+            key: "sliding_window".to_owned(),
+        });
+    }
+    Ok(types
+        .into_iter()
+        .map(|sliding| window.filter(|_| sliding))
+        .collect())
+}
+
+fn from_gguf(
+    file: &GgufConfig<'_>,
+    catalogue: &TensorCatalogue,
+) -> Result<ModelConfig, ConfigFault> {
+    let common = file.common(FAMILY.name, catalogue)?;
+    let layer = LayerConfig {
+        mixer: Mixer::Attention(Attention {
+            query_key_norm: true,
+            rope: Some(file.rope(catalogue, &common.attention, RopeLayout::HalfSplit)?),
+            ..common.attention
+        }),
+        feed_forward: file.dense(Activation::Silu)?,
+        post_norms: false,
+    };
+    Ok(ModelConfig {
+        layers: vec![layer; common.layer_count],
+        ..common.config
+    })
+}
+
+fn weights(resolver: &mut Resolver<'_>, config: &ModelConfig) -> ModelWeights {
+    resolver.model(config, |resolver, prefix, layer| {
+        resolver.standard_layer(prefix, layer)
+    })
+}

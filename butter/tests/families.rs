@@ -1,0 +1,247 @@
+//! Every family's tiny checkpoint against outputs of an independent implementation, through the
+//! engine, on each backend: last logits whole and for every chunking, greedy tokens, and the
+//! same bits whoever shares the batch.
+//!
+//! `IRON_TEST_BACKENDS` names the backends (`cpu,vulkan` where it is not set); one that is not
+//! there is skipped aloud.
+
+mod support;
+
+use std::io::Write as _;
+
+use butter::checkpoint::Checkpoint;
+use butter::config::ModelConfig;
+use butter::engine::{DeviceModel, EngineOptions};
+use butter::generate::{Generator, Request};
+use butter::model::{Model, RowOutput, RowResult, SequenceId, StepRow};
+use butter::sampler::Sampler;
+use iron_runtime::Backend;
+use serde_json::Value as Json;
+use support::{data, floats, ids, json};
+
+/// Folder, and how far a logit may lie from the reference's.
+const FAMILIES: &[(&str, f32)] = &[("llama", 1e-3), ("qwen3", 1e-3), ("gemma3", 1e-3)];
+
+/// Runs `check` on every backend asked for.
+fn on_backends(check: impl Fn(Backend)) {
+    let names = std::env::var("IRON_TEST_BACKENDS").unwrap_or_else(|_| "cpu,vulkan".to_owned());
+    for name in names.split(',') {
+        let backend: Backend = Backend::from_name(name.trim()).expect("a backend's name");
+        match iron_runtime::open(backend) {
+            Ok(_) => check(backend),
+            Err(error) => {
+                let line = format!("SKIPPED backend {name}: {error}\n");
+                let written = std::io::stderr().write_all(line.as_bytes());
+                written.expect("standard error takes a line");
+            }
+        }
+    }
+}
+
+fn checkpoint(family: &str) -> Checkpoint {
+    Checkpoint::open(&data(&format!("models/{family}/bf16"))).expect("the checkpoint loads")
+}
+
+fn load(checkpoint: &Checkpoint, backend: Backend, max_step_rows: usize) -> DeviceModel {
+    let device = iron_runtime::open(backend).expect("opened before");
+    let options = EngineOptions {
+        dtype: iron_ir::Scalar::F32,
+        max_sequences: 8,
+        max_step_rows,
+        cache_positions: 8 * 192,
+    };
+    DeviceModel::load(device, checkpoint, options).expect("the model loads")
+}
+
+/// The rows of `tokens` as they continue a sequence of `length` positions; the last row's logits
+/// are wanted.
+fn rows(sequence: SequenceId, length: usize, tokens: &[u32]) -> Vec<StepRow> {
+    let last = tokens.len() - 1;
+    let row = |(i, &token)| StepRow {
+        sequence,
+        token,
+        position: (length + i) as u32,
+        output: if i == last {
+            RowOutput::Logits
+        } else {
+            RowOutput::Nothing
+        },
+    };
+    tokens.iter().enumerate().map(row).collect()
+}
+
+fn logits(result: &RowResult) -> &[f32] {
+    match result {
+        RowResult::Logits(logits) => logits,
+        other => panic!("expected logits, got {other:?}"),
+    }
+}
+
+/// Last logits of a prompt that goes in by chunks of the lengths given.
+fn chunked(model: &mut DeviceModel, prompt: &[u32], chunks: &[usize]) -> Vec<f32> {
+    let sequence = model.open_sequence(prompt.len()).expect("a sequence");
+    let mut last = Vec::new();
+    let mut at = 0;
+    for chunk in chunks {
+        let results = model.step(&rows(sequence, at, &prompt[at..at + chunk]));
+        let results = results.expect("a step");
+        last = logits(results.last().expect("a result")).to_vec();
+        at += chunk;
+    }
+    assert_eq!(at, prompt.len(), "the chunks make the prompt");
+    model.close_sequence(sequence);
+    last
+}
+
+/// `64+50+16`, `100+1x30`: lengths of chunks, `nxm` being `m` chunks of `n`.
+fn chunks_of(text: &str) -> Vec<usize> {
+    let one = |part: &str| {
+        let number = |text: &str| text.parse::<usize>().expect("a number");
+        match part.split_once('x') {
+            Some((length, times)) => vec![number(length); number(times)],
+            None => vec![number(part)],
+        }
+    };
+    text.split('+').flat_map(one).collect()
+}
+
+fn distance(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    let differences = a.iter().zip(b).map(|(a, b)| (a - b).abs());
+    // NaN must not pass as the smaller.
+    differences.fold(0.0, |worst, d| if d <= worst { worst } else { d })
+}
+
+fn prompts(goldens: &Json) -> &[Json] {
+    goldens["prompts"].as_array().expect("prompts")
+}
+
+#[test]
+fn both_config_spellings_say_the_same() {
+    for (family, _) in FAMILIES {
+        let [old, new] = ["config.json", "config.v5.json"].map(|file| {
+            let path = data(&format!("models/{family}/bf16/{file}"));
+            ModelConfig::from_config_json(&path).expect("reads")
+        });
+        assert_eq!(old, new, "{family}");
+    }
+}
+
+// E09
+#[test]
+fn last_logits_are_the_references_for_every_chunking() {
+    for (family, bound) in FAMILIES {
+        let checkpoint = checkpoint(family);
+        let goldens = json(&data(&format!("models/{family}/goldens.json")));
+        on_backends(|backend| {
+            let mut model = load(&checkpoint, backend, 160);
+            let mut worst = 0.0f32;
+            for prompt in prompts(&goldens) {
+                let tokens = ids(&prompt["prompt_ids"]);
+                let expected = floats(&prompt["last_logits"]);
+                let mut ways = vec![vec![tokens.len()]];
+                if tokens.len() == 130 {
+                    let checks = goldens["chunk_checks"].as_object().expect("chunkings");
+                    ways.extend(checks.keys().map(|text| chunks_of(text)));
+                }
+                for chunks in ways {
+                    let found = chunked(&mut model, &tokens, &chunks);
+                    let distance = distance(&found, &expected);
+                    assert!(
+                        distance < *bound,
+                        "{family} on {backend:?}, {} ids in {chunks:?}: {distance}",
+                        tokens.len()
+                    );
+                    worst = worst.max(distance);
+                }
+            }
+            println!("{family} on {backend:?}: largest difference of a last logit {worst:e}");
+        });
+    }
+}
+
+// E09
+#[test]
+fn greedy_tokens_are_the_references() {
+    for (family, _) in FAMILIES {
+        let checkpoint = checkpoint(family);
+        let goldens = json(&data(&format!("models/{family}/goldens.json")));
+        on_backends(|backend| {
+            for max_step_rows in [160, 7] {
+                let mut model = load(&checkpoint, backend, max_step_rows);
+                for prompt in prompts(&goldens) {
+                    let expected = ids(&prompt["greedy"]);
+                    let request = Request {
+                        prompt_ids: ids(&prompt["prompt_ids"]),
+                        max_tokens: expected.len(),
+                        sampler: Sampler::greedy(),
+                        stop_tokens: Vec::new(),
+                        stop_strings: Vec::new(),
+                    };
+                    let answer = Generator::new(&mut model).run(&request, None, &mut |_| {});
+                    let found = answer.expect("the request runs").token_ids;
+                    assert_eq!(
+                        found, expected,
+                        "{family} on {backend:?}, {max_step_rows} rows"
+                    );
+                }
+            }
+        });
+    }
+}
+
+// E30: one row a sequence, sequences of different depths, joining and leaving.
+#[test]
+fn a_sequence_decodes_to_the_same_bits_in_any_company() {
+    for (family, _) in FAMILIES {
+        let checkpoint = checkpoint(family);
+        let goldens = json(&data(&format!("models/{family}/goldens.json")));
+        on_backends(|backend| {
+            let mut model = load(&checkpoint, backend, 160);
+            let prompt = ids(&prompts(&goldens)[3]["prompt_ids"]);
+            let follow = |depth: usize| &prompt[depth..depth + 6];
+            let depths = [1, 7, 33, 60, 100, 120, 45];
+            let start = |model: &mut DeviceModel, depth: usize| {
+                let sequence = model.open_sequence(160).expect("a sequence");
+                let results = model.step(&rows(sequence, 0, &prompt[..depth]));
+                results.expect("a prompt");
+                sequence
+            };
+            let alone: Vec<Vec<Vec<f32>>> = depths
+                .iter()
+                .map(|&depth| {
+                    let sequence = start(&mut model, depth);
+                    let steps = follow(depth).iter().enumerate().map(|(i, &token)| {
+                        let row = rows(sequence, depth + i, &[token]);
+                        logits(&model.step(&row).expect("a step")[0]).to_vec()
+                    });
+                    let steps = steps.collect();
+                    model.close_sequence(sequence);
+                    steps
+                })
+                .collect();
+            let sequences = depths.map(|depth| start(&mut model, depth));
+            for (i, left) in (2..=7).rev().enumerate() {
+                // Ever fewer, in an order that turns.
+                let mut members: Vec<usize> = (0..left).collect();
+                members.rotate_left(i % left);
+                let batch: Vec<StepRow> = members
+                    .iter()
+                    .flat_map(|&m| rows(sequences[m], depths[m] + i, &follow(depths[m])[i..=i]))
+                    .collect();
+                let results = model.step(&batch).expect("a step");
+                for (result, &m) in results.iter().zip(&members) {
+                    let same = logits(result)
+                        .iter()
+                        .zip(&alone[m][i])
+                        .all(|(a, b)| a.to_bits() == b.to_bits());
+                    assert!(
+                        same,
+                        "{family} on {backend:?}: depth {}, step {i}",
+                        depths[m]
+                    );
+                }
+            }
+        });
+    }
+}
