@@ -11,6 +11,8 @@ use iron_tests::differential::{Compared, Depth, check, check_host, legal_tables}
 
 #[allow(
     unused,
+    unused_comparisons,
+    invalid_nan_comparisons,
     arithmetic_overflow,
     clippy::all,
     reason = "written by a program, which folds no constants and uses what it likes"
