@@ -24,19 +24,19 @@ const FILES: [(&str, &str); 7] = [
     ),
     (
         "every_integer.txt",
-        include_str!("../semantics/every_integer.txt"),
+        include_str!("../semantics/data/every_integer.txt"),
     ),
     (
         "every_float.txt",
-        include_str!("../semantics/every_float.txt"),
+        include_str!("../semantics/data/every_float.txt"),
     ),
     (
         "every_conversion.txt",
-        include_str!("../semantics/every_conversion.txt"),
+        include_str!("../semantics/data/every_conversion.txt"),
     ),
     (
         "every_function.txt",
-        include_str!("../semantics/every_function.txt"),
+        include_str!("../semantics/data/every_function.txt"),
     ),
 ];
 
@@ -77,7 +77,7 @@ fn every_written_row_holds_on_every_backend() {
 /// Collectives, subgroup operations and atomics.
 #[test]
 fn every_row_of_threads_together_holds_on_every_backend() {
-    let rows = together::parse(include_str!("../semantics/together.txt"))
+    let rows = together::parse(include_str!("../semantics/data/together.txt"))
         .unwrap_or_else(|error| panic!("{error}"));
     assert!(rows.len() >= 1000, "only {} rows were read", rows.len());
     let mut all = Tally::default();

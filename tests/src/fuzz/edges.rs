@@ -34,7 +34,9 @@ pub fn edges(scalar: Scalar, tame: bool) -> Vec<u64> {
         return values.into_iter().map(|bits| bits & mask).collect();
     }
     if !scalar.is_float() {
-        return (0..16).map(|i| i * 0x1111_1111_1111_1111 & mask).collect();
+        return (0..16)
+            .map(|i| (i * 0x1111_1111_1111_1111) & mask)
+            .collect();
     }
     let plain = [
         1.0,
