@@ -295,8 +295,12 @@ fn without_inferred(path: &Path) -> Path {
     path
 }
 
+/// Whether what precedes `::` is a type: `T`, `Vector`, `f32`, or one of the half types, which
+/// have no literals but functions.
 fn is_type_name(name: &str) -> bool {
-    name.starts_with(|c: char| c.is_ascii_uppercase()) || PRIMITIVES.contains(&name)
+    name.starts_with(|c: char| c.is_ascii_uppercase())
+        || PRIMITIVES.contains(&name)
+        || matches!(name, "f16" | "bf16")
 }
 
 /// The method whose name differs least, if one is near.
