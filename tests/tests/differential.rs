@@ -71,6 +71,9 @@ fn random_kernels_have_one_answer() {
             continue;
         };
         println!("kernel {index} of seed {seed}: {what}");
+        if kernels == 1 {
+            println!("{text}");
+        }
         let kind = kind_of(&what);
         if faults.iter().any(|(_, known, _)| *known == kind) {
             continue;
