@@ -3,11 +3,13 @@
 //!
 //! Every kernel is generic over `f32`, `f16` and `bf16` and accumulates in f32.
 
+pub mod affine;
 pub mod attention;
 pub mod elementwise;
 pub mod layout;
 pub mod matmul;
 pub mod norm;
+
 pub mod quant;
 pub mod quant_product;
 pub mod reduce;
