@@ -341,11 +341,10 @@ pub(crate) fn signature(context: &Context<'_>) -> String {
     let aliased = |param| {
         kernel.tensor(param).is_some_and(|t| {
             !t.may_alias.is_empty() || (shares_writes && t.access == Access::ReadWrite)
+        }) || kernel.params.values().any(|data| match &data.kind {
+            ParamKind::Tensor(t) => t.may_alias.contains(&param),
+            ParamKind::Scalar(_) => false,
         })
-            || kernel.params.values().any(|data| match &data.kind {
-                ParamKind::Tensor(t) => t.may_alias.contains(&param),
-                ParamKind::Scalar(_) => false,
-            })
     };
     let parameters: Vec<String> = layout
         .fields
