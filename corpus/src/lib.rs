@@ -3,15 +3,18 @@
 //!
 //! Every kernel is generic over `f32`, `f16` and `bf16` and accumulates in f32.
 
+pub mod affine;
 pub mod attention;
 pub mod elementwise;
 pub mod layout;
 pub mod matmul;
 pub mod norm;
+
 pub mod quant;
 pub mod quant_product;
 pub mod reduce;
 pub mod rope;
+pub mod selection;
 
 /// Keeps this library's registrations in a binary that calls it: a library that nothing refers
 /// to is dropped by the linker, and its kernels with it. Returns how many kernels it has.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use iron_ir::Scalar;
-use iron_runtime::{Device, DeviceError, Tensor};
+use iron_runtime::{Backend, Device, DeviceError, Tensor};
 
-use super::pack::{BLOCK, PackedFormat, pack};
+use super::pack::{BLOCK, PackedFormat, pack, pack_affine};
 use super::plan::{Activation, Planner};
 use crate::gguf::DequantiseError;
 use crate::model::ModelError;
@@ -24,13 +24,26 @@ pub enum Matrix {
         /// `[outputs, words]`.
         quants: Tensor,
     },
+    /// Planes of `d * q + m`, as processors read a block format.
+    Affine {
+        /// Bits of a quant.
+        bits: usize,
+        /// `[outputs, inputs / 32]`.
+        d: Tensor,
+        /// `[outputs, inputs / 32]`.
+        m: Tensor,
+        /// `[outputs, words]`.
+        quants: Tensor,
+    },
 }
 
 impl Matrix {
     /// Number of outputs.
     pub fn outputs(&self) -> u64 {
         match self {
-            Matrix::Dense(tensor) | Matrix::Packed { quants: tensor, .. } => tensor.shape()[0],
+            Matrix::Dense(tensor)
+            | Matrix::Packed { quants: tensor, .. }
+            | Matrix::Affine { quants: tensor, .. } => tensor.shape()[0],
         }
     }
 
@@ -49,14 +62,33 @@ impl Matrix {
         if let Some(format) = uniform
             && let Some((_, bytes)) = matrix.bytes()
         {
-            let planes = pack(format, &bytes);
             let blocks = columns / BLOCK as u64;
+            let words = blocks * format.quant_words() as u64;
+            if device.backend() == Backend::Cpu {
+                let planes = pack_affine(format, &bytes);
+                let scales = |values: &[f32]| {
+                    failed(Tensor::from_slice(
+                        device,
+                        Scalar::F32,
+                        &[rows, blocks],
+                        values,
+                    ))
+                };
+                let quants =
+                    Tensor::from_slice(device, Scalar::U32, &[rows, words], &planes.quants);
+                return Ok(Matrix::Affine {
+                    bits: format.quant_bits(),
+                    d: scales(&planes.d)?,
+                    m: scales(&planes.m)?,
+                    quants: failed(quants)?,
+                });
+            }
+            let planes = pack(format, &bytes);
             let scale = match format {
                 PackedFormat::Q8_0 | PackedFormat::Q4_0 => Scalar::F16,
                 PackedFormat::Q4_1 => Scalar::U32,
             };
             let scales = Tensor::from_bytes(device, scale, &[rows, blocks], &planes.scales);
-            let words = blocks * format.quant_words() as u64;
             let quants = Tensor::from_slice(device, Scalar::U32, &[rows, words], &planes.quants);
             return Ok(Matrix::Packed {
                 format,
@@ -107,6 +139,8 @@ pub fn failed<T>(result: Result<T, DeviceError>) -> Result<T, ModelError> {
 /// Module of the kernels, relative to the corpus.
 #[derive(Clone, Copy)]
 pub enum Family {
+    /// `affine`.
+    Affine,
     /// `attention`.
     Attention,
     /// `elementwise`.
@@ -121,8 +155,8 @@ pub enum Family {
     Quant,
     /// `quant_product`.
     QuantProduct,
-    /// `reduce`.
-    Reduce,
+    /// `selection`.
+    Selection,
     /// `rope`.
     Rope,
 }
@@ -131,6 +165,7 @@ impl Family {
     /// The module's path.
     pub const fn module(self) -> &'static str {
         match self {
+            Family::Affine => "iron_corpus::affine",
             Family::Attention => "iron_corpus::attention",
             Family::Elementwise => "iron_corpus::elementwise",
             Family::Layout => "iron_corpus::layout",
@@ -138,7 +173,7 @@ impl Family {
             Family::Norm => "iron_corpus::norm",
             Family::Quant => "iron_corpus::quant",
             Family::QuantProduct => "iron_corpus::quant_product",
-            Family::Reduce => "iron_corpus::reduce",
+            Family::Selection => "iron_corpus::selection",
             Family::Rope => "iron_corpus::rope",
         }
     }
@@ -147,9 +182,9 @@ impl Family {
 impl Planner {
     /// `y[r, :] = x[r, :] · wᵀ`.
     pub fn linear(&mut self, w: &Matrix, x: &Activation, y: &Activation) {
-        let lanes = format!("-LANES={}", self.lanes);
         match w {
             Matrix::Dense(w) => {
+                let lanes = format!("-LANES={}", self.lanes);
                 let operands = [x.into(), w.into(), y.into()];
                 self.launch(Family::Matmul, "matvec", &lanes, operands);
             }
@@ -160,7 +195,14 @@ impl Planner {
             } => {
                 let kernel = format!("matvec_{}", format.kernel_suffix());
                 let operands = [x.into(), scales.into(), quants.into(), y.into()];
-                self.launch(Family::QuantProduct, &kernel, &lanes, operands);
+                self.launch(Family::QuantProduct, &kernel, "", operands);
+            }
+            Matrix::Affine { bits, d, m, quants } => {
+                // Rows that share a reading of the weights; the result is the same either way.
+                let rows = if x.shape()[0] == 1 { 1 } else { 4 };
+                let suffix = format!("-BITS={bits}-ROWS={rows}");
+                let operands = [x.into(), d.into(), m.into(), quants.into(), y.into()];
+                self.launch(Family::Affine, "affine_product", &suffix, operands);
             }
         }
     }
@@ -188,6 +230,15 @@ impl Planner {
                 let kernel = format!("gather_rows_{}", format.kernel_suffix());
                 let operands = [scales.into(), quants.into(), ids.into(), y.into()];
                 self.launch(Family::Quant, &kernel, "", operands);
+            }
+            Matrix::Affine { bits, d, m, quants } => {
+                let operands = [d.into(), m.into(), quants.into(), ids.into(), y.into()];
+                self.launch(
+                    Family::Affine,
+                    "affine_rows",
+                    &format!("-BITS={bits}"),
+                    operands,
+                );
             }
         }
     }

@@ -13,4 +13,4 @@ mod state;
 mod step;
 
 pub use model::{DeviceModel, EngineOptions};
-pub use pack::{BLOCK, PackedFormat, Planes, pack};
+pub use pack::{AffinePlanes, BLOCK, PackedFormat, Planes, pack, pack_affine};

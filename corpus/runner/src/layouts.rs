@@ -167,6 +167,37 @@ pub(crate) fn place(
     Ok((arguments, placed))
 }
 
+/// The arguments again, on memory of their own with the same contents.
+pub(crate) fn copy(
+    device: &Arc<dyn Device>,
+    arguments: &[Argument],
+    placed: &[Placed],
+) -> Result<Vec<Argument>, DeviceError> {
+    let mut images = placed.iter();
+    let mut copied = Vec::with_capacity(arguments.len());
+    for argument in arguments {
+        copied.push(
+            match (
+                argument,
+                matches!(argument, Argument::Tensor(_))
+                    .then(|| images.next())
+                    .flatten(),
+            ) {
+                (Argument::Tensor(view), Some(placed)) => {
+                    let buffer = device.alloc(placed.image.len() as u64)?;
+                    device.upload(&*buffer, 0, &placed.image)?;
+                    Argument::Tensor(TensorArg {
+                        buffer,
+                        ..view.clone()
+                    })
+                }
+                _ => argument.clone(),
+            },
+        );
+    }
+    Ok(copied)
+}
+
 /// Lets outputs be the views of the inputs that they may overwrite.
 fn join_partners(kernel: &Kernel, case: &Case, arguments: &mut [Argument], placed: &mut [Placed]) {
     for output in &case.params {
@@ -191,11 +222,23 @@ fn join_partners(kernel: &Kernel, case: &Case, arguments: &mut [Argument], place
             to.view = view;
             to.image = image;
             to.initial = initial;
+            to.shares = true;
         }
     }
 }
 
 impl Placed {
+    /// Offset and size in bytes of each element that no other argument's view has.
+    pub fn own_ranges(&self) -> Vec<(u64, usize)> {
+        if self.shares {
+            return Vec::new();
+        }
+        let size = u64::from(self.scalar.bytes());
+        element_offsets(&self.shape, &self.view.strides, self.view.offset)
+            .map(|at| (at * size, size as usize))
+            .collect()
+    }
+
     /// The elements after the launch, in row-major order. A byte that changed outside of the
     /// view, or in an input, is an error.
     pub fn read_back(&self, device: &dyn Device) -> Result<Vec<u64>, String> {
