@@ -280,8 +280,8 @@ impl<'m> Generator<'m> {
                 .zip(&prompt_ids[..prompt_ids.len() - 1])
                 .take_while(|(held, token)| held == token)
                 .count();
-            self.model.truncate_sequence(sequence, common)?;
-            self.held.truncate(common);
+            let kept = self.model.truncate_sequence(sequence, common)?;
+            self.held.truncate(kept);
             return Ok(sequence);
         }
         let capacity = needed.max(self.reserve.min(self.model.context_length()));
@@ -326,6 +326,39 @@ impl<'m> Generator<'m> {
         }
         self.capacity = 0;
         self.held.clear();
+    }
+}
+
+/// The logits that follow a prompt, in a sequence of its own.
+pub fn prompt_logits(model: &mut dyn Model, prompt_ids: &[u32]) -> Result<Vec<f32>, GenerateError> {
+    let generator = Generator::new(model);
+    generator.check(prompt_ids)?;
+    let model = &mut *generator.model;
+    let sequence = model.open_sequence(prompt_ids.len())?;
+    let mut last = Ok(Vec::new());
+    for (chunk, tokens) in prompt_ids.chunks(model.max_step_rows().max(1)).enumerate() {
+        let first = chunk * model.max_step_rows().max(1);
+        let row = |(i, &token): (usize, &u32)| StepRow {
+            sequence,
+            token,
+            position: (first + i) as u32,
+            output: if first + i + 1 == prompt_ids.len() {
+                RowOutput::Logits
+            } else {
+                RowOutput::Nothing
+            },
+        };
+        let rows: Vec<StepRow> = tokens.iter().enumerate().map(row).collect();
+        last = model.step(&rows);
+        if last.is_err() {
+            break;
+        }
+    }
+    model.close_sequence(sequence);
+    match last?.into_iter().next() {
+        Some(RowResult::Logits(logits)) => Ok(logits),
+        Some(RowResult::Failed(message)) => Err(ModelError::Device(message).into()),
+        _ => Err(ModelError::Device("the step gave no logits".to_owned()).into()),
     }
 }
 
