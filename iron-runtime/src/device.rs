@@ -27,11 +27,17 @@ pub enum Backend {
     Hip,
     /// MSL through the Metal framework.
     Metal,
+    /// The generated CUDA C++, compiled for this machine's processor.
+    EmulatedCuda,
+    /// The generated HIP C++, compiled for this machine's processor.
+    EmulatedHip,
+    /// The generated MSL, compiled for this machine's processor.
+    EmulatedMsl,
 }
 
 impl Backend {
     /// Every backend.
-    pub const ALL: [Backend; 7] = [
+    pub const ALL: [Backend; 10] = [
         Backend::Host,
         Backend::Reference,
         Backend::Cpu,
@@ -39,6 +45,9 @@ impl Backend {
         Backend::Cuda,
         Backend::Hip,
         Backend::Metal,
+        Backend::EmulatedCuda,
+        Backend::EmulatedHip,
+        Backend::EmulatedMsl,
     ];
 
     /// The name on command lines and in receipts.
@@ -51,6 +60,9 @@ impl Backend {
             Backend::Cuda => "cuda",
             Backend::Hip => "hip",
             Backend::Metal => "metal",
+            Backend::EmulatedCuda => "emulated-cuda",
+            Backend::EmulatedHip => "emulated-hip",
+            Backend::EmulatedMsl => "emulated-msl",
         }
     }
 
@@ -67,6 +79,7 @@ impl Backend {
             Backend::Cpu | Backend::Vulkan | Backend::Cuda | Backend::Hip | Backend::Metal => {
                 "native"
             }
+            Backend::EmulatedCuda | Backend::EmulatedHip | Backend::EmulatedMsl => "emulated",
         }
     }
 }
@@ -151,6 +164,11 @@ pub trait Device: Send + Sync {
         offset: u64,
         bytes: &mut [u8],
     ) -> Result<(), DeviceError>;
+    /// Compiles many kernels at once, where that is cheaper than one by one. A kernel that cannot
+    /// be compiled is left to [`pipeline`](Device::pipeline), which says why.
+    fn prepare(&self, kernels: &[&Kernel]) {
+        let _ = kernels;
+    }
     /// Compiles a kernel (as the author's build made it, before passes), or finds it in the cache.
     fn pipeline(&self, kernel: &Kernel) -> Result<Arc<dyn Pipeline>, DeviceError>;
     /// Queues launches in order. Each sees all writes of those before it.
@@ -225,7 +243,7 @@ pub enum DeviceError {
         /// The author's line, 0 where unknown.
         line: u32,
     },
-    /// The checker found a fault in the kernel (reference and host backends).
+    /// The execution found a fault in the kernel (reference, host and emulated backends).
     #[error("kernel `{kernel}`: {message}")]
     Fault {
         /// Kernel.

@@ -18,6 +18,9 @@ pub fn open(backend: Backend) -> OpenResult {
         Backend::Hip => crate::hip::open(),
         Backend::Cpu => Ok(Arc::new(crate::cpu::CpuDevice::new()?)),
         Backend::Metal => crate::metal::open(),
+        Backend::EmulatedCuda | Backend::EmulatedHip | Backend::EmulatedMsl => {
+            crate::emulated::open(backend)
+        }
     }
 }
 

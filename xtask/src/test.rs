@@ -25,7 +25,15 @@ pub struct Options {
 
 /// Where every kernel's tests run unless backends are named. A machine without one of them skips it
 /// by name.
-const DEFAULT_BACKENDS: [&str; 4] = ["host", "reference", "cpu", "vulkan"];
+const DEFAULT_BACKENDS: [&str; 7] = [
+    "host",
+    "reference",
+    "cpu",
+    "vulkan",
+    "emulated-cuda",
+    "emulated-hip",
+    "emulated-msl",
+];
 
 /// Runs the command.
 pub fn run(workspace: &Workspace, options: &Options) -> Result<Exit, ToolError> {

@@ -49,6 +49,7 @@ pub(crate) fn test(options: &TestOptions) -> Ending {
             options,
             pipelines: HashMap::new(),
         };
+        runner.prepare(&selected, &mut subjects);
         for item in &selected {
             let outcome = runner.run(item, &mut subjects);
             cases_seen += outcome.passed
@@ -178,6 +179,16 @@ impl From<DeviceError> for Refusal {
 }
 
 impl Runner<'_> {
+    /// Lets the device compile everything at once. Each item reports its own failure later.
+    fn prepare(&self, selected: &[Selected<TestEntry>], subjects: &mut Subjects) {
+        let subjects: Vec<_> = selected
+            .iter()
+            .filter_map(|item| subjects.get(item.kernel, item.instance).ok())
+            .collect();
+        let kernels: Vec<_> = subjects.iter().map(|subject| &*subject.kernel).collect();
+        let _ = catch_unwind(AssertUnwindSafe(|| self.device.prepare(&kernels)));
+    }
+
     fn run(&mut self, item: &Selected<TestEntry>, subjects: &mut Subjects) -> Outcome {
         let started = Instant::now();
         let kernel_name = full_name(item.kernel.name, item.instance.name);
@@ -310,7 +321,10 @@ impl Runner<'_> {
     }
 
     fn is_slow(&self) -> bool {
-        matches!(self.device.backend(), Backend::Host | Backend::Reference)
+        matches!(
+            self.device.backend().label(),
+            "host" | "reference" | "emulated"
+        )
     }
 
     fn run_variant(

@@ -5,10 +5,10 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
-use corosensei::stack::{DefaultStack, Stack, StackPointer};
 use corosensei::{Coroutine, CoroutineResult};
 
 use super::context::{GroupContext, SyncPoint, enter, is_active};
+use super::stack::FiberStack;
 use super::{Fault, Handles, HostArgs, HostLaunch, HostReport};
 
 /// Bytes of a fiber's stack. Pages that no fiber touches cost nothing.
@@ -76,34 +76,6 @@ impl HostReport {
     }
 }
 
-/// A stack with a guard page whose first frame lies at a different offset within its page for
-/// each thread: equal offsets make the fibers' frames compete for the same cache sets.
-struct FiberStack {
-    inner: DefaultStack,
-    skip: usize,
-}
-
-// SAFETY: base and limit are those of `DefaultStack`, the base moved down by less than a page
-// of the 64 pages, in multiples of the required alignment; the guard page stays.
-unsafe impl Stack for FiberStack {
-    fn base(&self) -> StackPointer {
-        let base = self.inner.base().get() - self.skip;
-        StackPointer::new(base).expect("a stack does not lie at address 0")
-    }
-    fn limit(&self) -> StackPointer {
-        self.inner.limit()
-    }
-    #[cfg(windows)]
-    fn teb_fields(&self) -> corosensei::stack::StackTebFields {
-        self.inner.teb_fields()
-    }
-    #[cfg(windows)]
-    fn update_teb_fields(&mut self, stack_limit: usize, guaranteed_stack_bytes: usize) {
-        self.inner
-            .update_teb_fields(stack_limit, guaranteed_stack_bytes);
-    }
-}
-
 type Fiber = Coroutine<(), SyncPoint, (), FiberStack>;
 
 struct Group {
@@ -145,12 +117,9 @@ impl Group {
         for thread in 0..context.threads as usize {
             let stack = match pool.pop() {
                 Some(stack) => stack,
-                None => FiberStack {
-                    inner: DefaultStack::new(STACK_BYTES).map_err(|e| Fault {
-                        message: format!("no memory for the stack of thread {thread}: {e}"),
-                    })?,
-                    skip: thread * 208 % 4096,
-                },
+                None => FiberStack::new(STACK_BYTES, thread).map_err(|e| Fault {
+                    message: format!("no memory for the stack of thread {thread}: {e}"),
+                })?,
             };
             fibers.push(Fiber::with_stack(stack, move |yielder, ()| {
                 // SAFETY: `run` and `Group` keep launch and context alive longer than fibers,

@@ -8,6 +8,7 @@
 
 pub(crate) mod context;
 mod fiber;
+mod stack;
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -19,6 +20,7 @@ use crate::op::Const;
 use crate::types::Scalar;
 
 pub use fiber::run;
+pub use stack::FiberStack;
 
 /// Runs one thread of a kernel natively. `#[kernel]` generates one for each listed instance.
 pub type HostBody = for<'a> fn(&mut HostArgs<'a>);

@@ -2,7 +2,6 @@
 //! fibers. It runs kernels that are registered in this binary, and nothing made by a pass.
 
 use std::any::Any;
-use std::cell::UnsafeCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,6 +14,7 @@ use parking_lot::Mutex;
 
 use crate::device::{Backend, Device, DeviceError, Graph, Pipeline, RecordedLaunch};
 use crate::identity::artifact_hash;
+use crate::memory::{self, ProcessMemory};
 
 /// The host device.
 pub struct HostDevice {
@@ -55,38 +55,6 @@ impl HostDevice {
                 error_word: Mutex::new(None),
             }),
         }
-    }
-}
-
-#[repr(align(256))]
-#[expect(
-    dead_code,
-    reason = "the bytes are reached through the buffer's base address"
-)]
-struct Chunk([u8; 256]);
-
-/// Memory of the process, aligned to 256 bytes.
-struct HostBuffer {
-    chunks: Box<[UnsafeCell<Chunk>]>,
-    bytes: u64,
-}
-
-// SAFETY: the bytes are read and written only by the device, under its lock.
-unsafe impl Sync for HostBuffer {}
-
-impl HostBuffer {
-    fn base(&self) -> *mut u8 {
-        // The pointer is made from the whole slice, so that it may reach every chunk.
-        self.chunks.as_ptr().cast::<u8>().cast_mut()
-    }
-}
-
-impl DeviceBuffer for HostBuffer {
-    fn bytes(&self) -> u64 {
-        self.bytes
-    }
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }
 
@@ -144,25 +112,12 @@ impl Device for HostDevice {
     }
 
     fn alloc(&self, bytes: u64) -> Result<Arc<dyn DeviceBuffer>, DeviceError> {
-        let out_of_memory = || DeviceError::OutOfMemory {
-            backend: "host",
-            bytes,
-        };
-        let count = usize::try_from(bytes.div_ceil(256)).map_err(|_| out_of_memory())?;
-        let mut chunks = Vec::new();
-        chunks
-            .try_reserve_exact(count)
-            .map_err(|_| out_of_memory())?;
-        chunks.resize_with(count, || UnsafeCell::new(Chunk([0xa7; 256])));
-        Ok(Arc::new(HostBuffer {
-            chunks: chunks.into(),
-            bytes,
-        }))
+        Ok(Arc::new(ProcessMemory::new("host", bytes)?))
     }
 
     fn upload(&self, to: &dyn DeviceBuffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         let _turn = self.shared.error_word.lock();
-        let target = range_of(to, offset, bytes.len())?;
+        let target = memory::range_of("host", to, offset, bytes.len())?;
         // SAFETY: in range; the lock keeps others away.
         unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         Ok(())
@@ -175,7 +130,7 @@ impl Device for HostDevice {
         bytes: &mut [u8],
     ) -> Result<(), DeviceError> {
         let _turn = self.shared.error_word.lock();
-        let source = range_of(from, offset, bytes.len())?;
+        let source = memory::range_of("host", from, offset, bytes.len())?;
         // SAFETY: in range; the lock keeps others away.
         unsafe { source.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
@@ -239,25 +194,6 @@ fn usage(message: String) -> DeviceError {
         backend: "host",
         message,
     }
-}
-
-fn own(buffer: &dyn DeviceBuffer) -> Result<&HostBuffer, DeviceError> {
-    let own = buffer.as_any().downcast_ref::<HostBuffer>();
-    own.ok_or_else(|| usage("a buffer of another device".into()))
-}
-
-/// The address of a range that lies in the buffer.
-fn range_of(buffer: &dyn DeviceBuffer, offset: u64, bytes: usize) -> Result<*mut u8, DeviceError> {
-    let own = own(buffer)?;
-    let end = offset.checked_add(bytes as u64);
-    if end.is_none_or(|end| end > own.bytes) {
-        return Err(usage(format!(
-            "a copy of {bytes} bytes at offset {offset} of a buffer of {} bytes",
-            own.bytes
-        )));
-    }
-    // SAFETY: the offset lies in the buffer, or at its end.
-    Ok(unsafe { own.base().add(offset as usize) })
 }
 
 /// The author's body of a kernel, by its name and instance in the registry; the source file
@@ -338,7 +274,7 @@ fn arguments_of(recorded: &RecordedLaunch) -> Result<Vec<HostArgument>, DeviceEr
     let argument = |argument: &Argument| match argument {
         Argument::Scalar(value) => Ok(HostArgument::Scalar(*value)),
         Argument::Tensor(view) => {
-            let buffer = own(&*view.buffer)?;
+            let buffer = memory::own("host", &*view.buffer)?;
             let bytes = view.offset as usize * view.scalar.bytes() as usize;
             Ok(HostArgument::Tensor(HostTensor {
                 // Of an empty view the offset may lie outside; its base is never used.

@@ -1,0 +1,71 @@
+// Stands for NVRTC's built-in declarations, so that generated CUDA C++ runs on the CPU as it is.
+#pragma once
+#include "nvidia_amd.h"
+
+// The text's own halves are PTX.
+#define IRON_HALF_BY_HOST
+struct half {
+  unsigned short bits;
+};
+inline float half_to_float(half x) { return iron_emulated::half_value(x.bits); }
+inline half float_to_half(float x) { return half{iron_emulated::half_of(x)}; }
+
+// PTX `min` and `max`: the number beside a NaN, and +0 above -0.
+#define IRON_PTX_MIN_MAX(T, min_name, max_name)                                               \
+  inline T min_name(T a, T b) {                                                               \
+    if (isnan(a)) return b;                                                                   \
+    return isnan(b) || a < b || (a == b && signbit(a)) ? a : b;                               \
+  }                                                                                           \
+  inline T max_name(T a, T b) {                                                               \
+    if (isnan(a)) return b;                                                                   \
+    return isnan(b) || a > b || (a == b && !signbit(a)) ? a : b;                              \
+  }
+IRON_PTX_MIN_MAX(float, fminf, fmaxf)
+IRON_PTX_MIN_MAX(double, fmin, fmax)
+
+// PTX `cvt.rzi`: clamps, and a NaN gives 0.
+inline int __float2int_rz(float x) {
+  if (isnan(x)) return 0;
+  if (x <= -0x1p31f) return -0x7fffffff - 1;
+  return x >= 0x1p31f ? 0x7fffffff : (int)x;
+}
+inline unsigned int __float2uint_rz(float x) {
+  if (isnan(x) || x <= 0.0f) return 0;
+  return x >= 0x1p32f ? 0xffffffffu : (unsigned int)x;
+}
+
+inline void __syncwarp(unsigned int lanes = 0xffffffffu, unsigned int line = __builtin_LINE()) {
+  // The default names lanes that a smaller workgroup lacks.
+  iron_emulated::subgroup_barrier(lanes == 0xffffffffu ? iron_emulated::all_lanes : lanes, line);
+}
+
+template <class T>
+inline T __shfl_sync(unsigned int lanes, T value, int lane, unsigned int line = __builtin_LINE()) {
+  return iron_emulated::shuffle(value, (unsigned int)lane % 32u, lanes, line);
+}
+template <class T>
+inline T __shfl_xor_sync(unsigned int lanes, T value, int bits, unsigned int line = __builtin_LINE()) {
+  return iron_emulated::shuffle(value, iron_emulated::lane_xor((unsigned int)bits), lanes, line);
+}
+template <class T>
+inline T __shfl_up_sync(unsigned int lanes, T value, unsigned int distance, unsigned int line = __builtin_LINE()) {
+  return iron_emulated::shuffle(value, iron_emulated::lane_up(distance), lanes, line);
+}
+template <class T>
+inline T __shfl_down_sync(unsigned int lanes, T value, unsigned int distance, unsigned int line = __builtin_LINE()) {
+  return iron_emulated::shuffle(value, iron_emulated::lane_down(distance), lanes, line);
+}
+inline int __any_sync(unsigned int lanes, int value, unsigned int line = __builtin_LINE()) {
+  return iron_emulated::ballot(value != 0, lanes, line) != 0;
+}
+inline int __all_sync(unsigned int lanes, int value, unsigned int line = __builtin_LINE()) {
+  return iron_emulated::ballot(value == 0, lanes, line) == 0;
+}
+inline unsigned int __ballot_sync(unsigned int lanes, int value, unsigned int line = __builtin_LINE()) {
+  return (unsigned int)iron_emulated::ballot(value != 0, lanes, line);
+}
+
+// `asm volatile(…)`: the texts' only statements of this form are `griddepcontrol`, which orders
+// launches. Launches run one after the other here, so it does nothing. Any other instruction is
+// refused before a text is compiled.
+#define volatile(...) ("")
