@@ -3,6 +3,7 @@
 //!
 //! Every kernel is generic over `f32`, `f16` and `bf16` and accumulates in f32.
 
+pub mod affine;
 pub mod attention;
 pub mod elementwise;
 pub mod layout;

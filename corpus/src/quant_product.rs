@@ -1,29 +1,10 @@
-//! Matrix-vector products straight from packed weights; the formats and their planes are in
-//! [`crate::quant`].
+//! Matrix-vector products straight from packed weights, for GPUs; the formats and their planes
+//! are in [`crate::quant`], and [`crate::affine`] is for processors.
 
 use iron_ir::prelude::*;
 use iron_ir::testing::{Benches, Bound, Cases, ints, normal, uniform};
 
 use crate::quant::{SCALE_BITS, f16_value, half_of};
-
-/// The four f16 in the low or high halves of four words, widened by their bits: 32-bit lanes
-/// stay side by side where 16-bit ones would not.
-#[device_fn]
-fn halves_of(words: U32x4, shift: u32) -> F32x4 {
-    let bits = words >> splat4(shift);
-    let magnitude = bits & splat4(0x7fff);
-    let normal = (magnitude << splat4(13)) + splat4(112 << 23);
-    // A subnormal half counts 2^-24, which f32 holds as a normal number.
-    let count = magnitude.bitcast::<I32x4>();
-    let small = count.to::<f32>() * f32::from_bits((127 - 24) << 23);
-    let is_small = ((count - splat4(0x0400)) >> splat4(31)).bitcast::<U32x4>();
-    let finite = (small.bitcast::<U32x4>() & is_small) | (normal & (is_small ^ splat4(u32::MAX)));
-    // From 0x7c00 on the half is infinite or NaN, and all exponent bits are set.
-    let top = (magnitude + splat4(0x0400)) & splat4(0x8000);
-    let infinite = (top << splat4(16)) - (top << splat4(8));
-    let sign = (bits & splat4(0x8000)) << splat4(16);
-    (finite | infinite | sign).bitcast::<F32x4>()
-}
 
 /// Four consecutive 4-bit weights of a block, as the planes hold them: `shift` is four times the
 /// place of the four in the block.
@@ -34,21 +15,6 @@ fn nibbles(words: U32x4, shift: u32) -> F32x4 {
         .to::<f32>()
 }
 
-/// As [`nibbles`], left where the word holds them: `16^s` times the weights. The inputs take the
-/// power instead, once for all outputs, and every product is the same to the bit.
-#[device_fn]
-fn field(words: U32x4, s: u32) -> F32x4 {
-    (words & splat4(15 << (4 * s)))
-        .bitcast::<I32x4>()
-        .to::<f32>()
-}
-
-/// `16^-s`.
-#[device_fn]
-fn power_of_16(s: u32) -> f32 {
-    f32::from_bits((127 - 4 * s) << 23)
-}
-
 /// Four consecutive signed 8-bit weights of half a block: `shift` is 24 less eight times their
 /// place in it. Shifting up, then down as signed, extends the sign of the field.
 #[device_fn]
@@ -56,275 +22,111 @@ fn signed_bytes(words: U32x4, shift: u32) -> F32x4 {
     ((words << splat4(shift)).bitcast::<I32x4>() >> splat4(24)).to::<f32>()
 }
 
+/// The products of a block's 4-bit quants with its inputs, and the inputs, both summed to four.
+#[device_fn]
+fn nibble_products<T: Float>(
+    x: &Tensor<T, 2>,
+    row: u32,
+    block: u32,
+    words: U32x4,
+) -> (F32x4, F32x4) {
+    let mut products = splat4(0.0f32);
+    let mut inputs = splat4(0.0f32);
+    for s in unroll(0..8) {
+        let values = x.load4([row, block * 8 + s]).to_f32();
+        inputs += values;
+        products = nibbles(words, 4 * s).mul_add(values, products);
+    }
+    (products, inputs)
+}
+
 /// `y[r, n] = sum_k x[r, k] * w[n, k]` with `Q8_0` planes: `scales` are f16, `quants` 8 words a
-/// block. `LANES` threads share an output; a single thread, as suits a CPU, takes four outputs.
+/// block. The threads of a workgroup share an output.
 #[kernel(
-    grid = [ceil_div(cols, 4 / min(LANES, 4)), rows],
-    workgroup = LANES,
+    grid = [cols, rows],
+    workgroup = 32,
     requires(inner == blocks * 32, words == blocks * 8),
-    instances(T = [f32, f16, bf16], LANES = [1, 32])
+    instances(T = [f32, f16, bf16])
 )]
-pub fn matvec_q8_0<T: Float, const LANES: u32>(
+pub fn matvec_q8_0<T: Float>(
     x: &Tensor<T, (rows, inner)>,
     scales: &Tensor<f16, (cols, blocks)>,
     quants: &Tensor<u32, (cols, words)>,
     y: &mut Tensor<T, (rows, cols)>,
 ) {
-    let row = group_id(1);
-    let c0 = group_id(0) * (4 / LANES.min(4));
-    let mut sum0 = splat4(0.0f32);
-    if LANES == 1 {
-        // Four outputs at once: they share the inputs, and their chains of sums overlap.
-        let c1 = (c0 + 1).min(cols - 1);
-        let c2 = (c0 + 2).min(cols - 1);
-        let c3 = (c0 + 3).min(cols - 1);
-        let mut sum1 = splat4(0.0f32);
-        let mut sum2 = splat4(0.0f32);
-        let mut sum3 = splat4(0.0f32);
-        for block in 0..blocks {
-            let mut p0 = splat4(0.0f32);
-            let mut p1 = splat4(0.0f32);
-            let mut p2 = splat4(0.0f32);
-            let mut p3 = splat4(0.0f32);
-            for h in unroll(0..2) {
-                let q0 = quants.load4([c0, 2 * block + h]);
-                let q1 = quants.load4([c1, 2 * block + h]);
-                let q2 = quants.load4([c2, 2 * block + h]);
-                let q3 = quants.load4([c3, 2 * block + h]);
-                for s in unroll(0..4) {
-                    let values = x.load4([row, block * 8 + 4 * h + s]).to_f32();
-                    p0 = signed_bytes(q0, 24 - 8 * s).mul_add(values, p0);
-                    p1 = signed_bytes(q1, 24 - 8 * s).mul_add(values, p1);
-                    p2 = signed_bytes(q2, 24 - 8 * s).mul_add(values, p2);
-                    p3 = signed_bytes(q3, 24 - 8 * s).mul_add(values, p3);
-                }
+    let (col, row) = (group_id(0), group_id(1));
+    let mut sum = splat4(0.0f32);
+    for block in strided(blocks) {
+        let mut products = splat4(0.0f32);
+        for h in unroll(0..2) {
+            let words = quants.load4([col, 2 * block + h]);
+            for s in unroll(0..4) {
+                let values = x.load4([row, block * 8 + 4 * h + s]).to_f32();
+                products = signed_bytes(words, 24 - 8 * s).mul_add(values, products);
             }
-            let d = vec4(
-                scales[[c0, block]],
-                scales[[c1, block]],
-                scales[[c2, block]],
-                scales[[c3, block]],
-            )
-            .to_f32();
-            sum0 = splat4(d[0]).mul_add(p0, sum0);
-            sum1 = splat4(d[1]).mul_add(p1, sum1);
-            sum2 = splat4(d[2]).mul_add(p2, sum2);
-            sum3 = splat4(d[3]).mul_add(p3, sum3);
         }
-        if c0 + 1 < cols {
-            y[[row, c0 + 1]] = T::from_f32(sum1.sum());
-        }
-        if c0 + 2 < cols {
-            y[[row, c0 + 2]] = T::from_f32(sum2.sum());
-        }
-        if c0 + 3 < cols {
-            y[[row, c0 + 3]] = T::from_f32(sum3.sum());
-        }
-    } else {
-        for block in strided(blocks) {
-            let mut p0 = splat4(0.0f32);
-            for h in unroll(0..2) {
-                let q0 = quants.load4([c0, 2 * block + h]);
-                for s in unroll(0..4) {
-                    let values = x.load4([row, block * 8 + 4 * h + s]).to_f32();
-                    p0 = signed_bytes(q0, 24 - 8 * s).mul_add(values, p0);
-                }
-            }
-            sum0 = splat4(scales[[c0, block]].to_f32()).mul_add(p0, sum0);
-        }
+        sum = splat4(scales[[col, block]].to_f32()).mul_add(products, sum);
     }
-    let total = workgroup_sum(sum0.sum());
+    let total = workgroup_sum(sum.sum());
     if local_index() == 0 {
-        y[[row, c0]] = T::from_f32(total);
+        y[[row, col]] = T::from_f32(total);
     }
 }
 
 /// `y[r, n] = sum_k x[r, k] * w[n, k]` with `Q4_0` planes: `scales` are f16, `quants` 4 words a
 /// block. As [`matvec_q8_0`].
 #[kernel(
-    grid = [ceil_div(cols, 4 / min(LANES, 4)), rows],
-    workgroup = LANES,
+    grid = [cols, rows],
+    workgroup = 32,
     requires(inner == blocks * 32, words == blocks * 4),
-    instances(T = [f32, f16, bf16], LANES = [1, 32])
+    instances(T = [f32, f16, bf16])
 )]
-pub fn matvec_q4_0<T: Float, const LANES: u32>(
+pub fn matvec_q4_0<T: Float>(
     x: &Tensor<T, (rows, inner)>,
     scales: &Tensor<f16, (cols, blocks)>,
     quants: &Tensor<u32, (cols, words)>,
     y: &mut Tensor<T, (rows, cols)>,
 ) {
-    let row = group_id(1);
-    let c0 = group_id(0) * (4 / LANES.min(4));
-    let mut sum0 = splat4(0.0f32);
-    if LANES == 1 {
-        // Four outputs at once: they share the inputs, and their chains of sums overlap.
-        let c1 = (c0 + 1).min(cols - 1);
-        let c2 = (c0 + 2).min(cols - 1);
-        let c3 = (c0 + 3).min(cols - 1);
-        let mut sum1 = splat4(0.0f32);
-        let mut sum2 = splat4(0.0f32);
-        let mut sum3 = splat4(0.0f32);
-        for block in 0..blocks {
-            let q0 = quants.load4([c0, block]);
-            let q1 = quants.load4([c1, block]);
-            let q2 = quants.load4([c2, block]);
-            let q3 = quants.load4([c3, block]);
-            let mut p0 = splat4(0.0f32);
-            let mut p1 = splat4(0.0f32);
-            let mut p2 = splat4(0.0f32);
-            let mut p3 = splat4(0.0f32);
-            let mut inputs = splat4(0.0f32);
-            for s in unroll(0..7) {
-                let values = x.load4([row, block * 8 + s]).to_f32();
-                inputs += values;
-                let values = values * power_of_16(s);
-                p0 = field(q0, s).mul_add(values, p0);
-                p1 = field(q1, s).mul_add(values, p1);
-                p2 = field(q2, s).mul_add(values, p2);
-                p3 = field(q3, s).mul_add(values, p3);
-            }
-            // The last field reaches the sign bit.
-            let values = x.load4([row, block * 8 + 7]).to_f32();
-            inputs += values;
-            p0 = nibbles(q0, 28).mul_add(values, p0);
-            p1 = nibbles(q1, 28).mul_add(values, p1);
-            p2 = nibbles(q2, 28).mul_add(values, p2);
-            p3 = nibbles(q3, 28).mul_add(values, p3);
-            let d = vec4(
-                scales[[c0, block]],
-                scales[[c1, block]],
-                scales[[c2, block]],
-                scales[[c3, block]],
-            )
-            .to_f32();
-            let m = d * -8.0;
-            sum0 = splat4(d[0]).mul_add(p0, splat4(m[0]).mul_add(inputs, sum0));
-            sum1 = splat4(d[1]).mul_add(p1, splat4(m[1]).mul_add(inputs, sum1));
-            sum2 = splat4(d[2]).mul_add(p2, splat4(m[2]).mul_add(inputs, sum2));
-            sum3 = splat4(d[3]).mul_add(p3, splat4(m[3]).mul_add(inputs, sum3));
-        }
-        if c0 + 1 < cols {
-            y[[row, c0 + 1]] = T::from_f32(sum1.sum());
-        }
-        if c0 + 2 < cols {
-            y[[row, c0 + 2]] = T::from_f32(sum2.sum());
-        }
-        if c0 + 3 < cols {
-            y[[row, c0 + 3]] = T::from_f32(sum3.sum());
-        }
-    } else {
-        for block in strided(blocks) {
-            let q0 = quants.load4([c0, block]);
-            let mut p0 = splat4(0.0f32);
-            let mut inputs = splat4(0.0f32);
-            for s in unroll(0..8) {
-                let values = x.load4([row, block * 8 + s]).to_f32();
-                inputs += values;
-                p0 = nibbles(q0, 4 * s).mul_add(values, p0);
-            }
-            let d = scales[[c0, block]].to_f32();
-            let m = d * -8.0;
-            sum0 = splat4(d).mul_add(p0, splat4(m).mul_add(inputs, sum0));
-        }
+    let (col, row) = (group_id(0), group_id(1));
+    let mut sum = splat4(0.0f32);
+    for block in strided(blocks) {
+        let (products, inputs) = nibble_products(x, row, block, quants.load4([col, block]));
+        let d = scales[[col, block]].to_f32();
+        sum = splat4(d).mul_add(products, splat4(d * -8.0).mul_add(inputs, sum));
     }
-    let total = workgroup_sum(sum0.sum());
+    let total = workgroup_sum(sum.sum());
     if local_index() == 0 {
-        y[[row, c0]] = T::from_f32(total);
+        y[[row, col]] = T::from_f32(total);
     }
 }
 
 /// `y[r, n] = sum_k x[r, k] * w[n, k]` with `Q4_1` planes: `scales` hold f16 `d` in the low half
 /// and f16 `m` in the high, `quants` 4 words a block. As [`matvec_q8_0`].
 #[kernel(
-    grid = [ceil_div(cols, 4 / min(LANES, 4)), rows],
-    workgroup = LANES,
+    grid = [cols, rows],
+    workgroup = 32,
     requires(inner == blocks * 32, words == blocks * 4),
-    instances(T = [f32, f16, bf16], LANES = [1, 32])
+    instances(T = [f32, f16, bf16])
 )]
-pub fn matvec_q4_1<T: Float, const LANES: u32>(
+pub fn matvec_q4_1<T: Float>(
     x: &Tensor<T, (rows, inner)>,
     scales: &Tensor<u32, (cols, blocks)>,
     quants: &Tensor<u32, (cols, words)>,
     y: &mut Tensor<T, (rows, cols)>,
 ) {
-    let row = group_id(1);
-    let c0 = group_id(0) * (4 / LANES.min(4));
-    let mut sum0 = splat4(0.0f32);
-    if LANES == 1 {
-        // Four outputs at once: they share the inputs, and their chains of sums overlap.
-        let c1 = (c0 + 1).min(cols - 1);
-        let c2 = (c0 + 2).min(cols - 1);
-        let c3 = (c0 + 3).min(cols - 1);
-        let mut sum1 = splat4(0.0f32);
-        let mut sum2 = splat4(0.0f32);
-        let mut sum3 = splat4(0.0f32);
-        for block in 0..blocks {
-            let q0 = quants.load4([c0, block]);
-            let q1 = quants.load4([c1, block]);
-            let q2 = quants.load4([c2, block]);
-            let q3 = quants.load4([c3, block]);
-            let mut p0 = splat4(0.0f32);
-            let mut p1 = splat4(0.0f32);
-            let mut p2 = splat4(0.0f32);
-            let mut p3 = splat4(0.0f32);
-            let mut inputs = splat4(0.0f32);
-            for s in unroll(0..7) {
-                let values = x.load4([row, block * 8 + s]).to_f32();
-                inputs += values;
-                let values = values * power_of_16(s);
-                p0 = field(q0, s).mul_add(values, p0);
-                p1 = field(q1, s).mul_add(values, p1);
-                p2 = field(q2, s).mul_add(values, p2);
-                p3 = field(q3, s).mul_add(values, p3);
-            }
-            // The last field reaches the sign bit.
-            let values = x.load4([row, block * 8 + 7]).to_f32();
-            inputs += values;
-            p0 = nibbles(q0, 28).mul_add(values, p0);
-            p1 = nibbles(q1, 28).mul_add(values, p1);
-            p2 = nibbles(q2, 28).mul_add(values, p2);
-            p3 = nibbles(q3, 28).mul_add(values, p3);
-            let words = vec4(
-                scales[[c0, block]],
-                scales[[c1, block]],
-                scales[[c2, block]],
-                scales[[c3, block]],
-            );
-            let d = halves_of(words, 0);
-            let m = halves_of(words, 16);
-            sum0 = splat4(d[0]).mul_add(p0, splat4(m[0]).mul_add(inputs, sum0));
-            sum1 = splat4(d[1]).mul_add(p1, splat4(m[1]).mul_add(inputs, sum1));
-            sum2 = splat4(d[2]).mul_add(p2, splat4(m[2]).mul_add(inputs, sum2));
-            sum3 = splat4(d[3]).mul_add(p3, splat4(m[3]).mul_add(inputs, sum3));
-        }
-        if c0 + 1 < cols {
-            y[[row, c0 + 1]] = T::from_f32(sum1.sum());
-        }
-        if c0 + 2 < cols {
-            y[[row, c0 + 2]] = T::from_f32(sum2.sum());
-        }
-        if c0 + 3 < cols {
-            y[[row, c0 + 3]] = T::from_f32(sum3.sum());
-        }
-    } else {
-        for block in strided(blocks) {
-            let q0 = quants.load4([c0, block]);
-            let mut p0 = splat4(0.0f32);
-            let mut inputs = splat4(0.0f32);
-            for s in unroll(0..8) {
-                let values = x.load4([row, block * 8 + s]).to_f32();
-                inputs += values;
-                p0 = nibbles(q0, 4 * s).mul_add(values, p0);
-            }
-            let scale = scales[[c0, block]];
-            let d = half_of(scale, 0);
-            let m = half_of(scale, 16);
-            sum0 = splat4(d).mul_add(p0, splat4(m).mul_add(inputs, sum0));
-        }
+    let (col, row) = (group_id(0), group_id(1));
+    let mut sum = splat4(0.0f32);
+    for block in strided(blocks) {
+        let (products, inputs) = nibble_products(x, row, block, quants.load4([col, block]));
+        let (d, m) = (
+            half_of(scales[[col, block]], 0),
+            half_of(scales[[col, block]], 16),
+        );
+        sum = splat4(d).mul_add(products, splat4(m).mul_add(inputs, sum));
     }
-    let total = workgroup_sum(sum0.sum());
+    let total = workgroup_sum(sum.sum());
     if local_index() == 0 {
-        y[[row, c0]] = T::from_f32(total);
+        y[[row, col]] = T::from_f32(total);
     }
 }
 

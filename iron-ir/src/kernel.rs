@@ -242,6 +242,16 @@ impl Kernel {
             .collect()
     }
 
+    /// Each shared array with its bytes: `` `a` 4096, `b` 128 ``.
+    pub fn shared_arrays(&self) -> String {
+        let shared = self.arrays.values().filter(|a| a.space == Space::Shared);
+        let each = shared.map(|a| {
+            let bytes = u64::from(a.len) * u64::from(a.scalar.bytes());
+            format!("`{}` {bytes}", a.name)
+        });
+        each.collect::<Vec<_>>().join(", ")
+    }
+
     /// Bytes of shared memory of the declared arrays, each aligned to 16.
     pub fn shared_bytes(&self) -> u64 {
         self.arrays

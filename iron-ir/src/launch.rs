@@ -526,11 +526,18 @@ fn check_view(
         found,
         align: tensor.align,
     };
+    let size = u64::from(view.scalar.bytes());
+    if !view.buffer.alignment().is_multiple_of(align * size) {
+        let base = view.buffer.alignment() / size;
+        return Err(misaligned("the base address".into(), base));
+    }
     if !view.offset.is_multiple_of(align) {
         return Err(misaligned("the offset".into(), view.offset));
     }
+    // The strides of an empty view address nothing.
+    let is_empty = view.shape.contains(&0);
     for axis in 0..rank.saturating_sub(1) {
-        if view.shape[axis] > 1 && !view.strides[axis].is_multiple_of(align) {
+        if !is_empty && view.shape[axis] > 1 && !view.strides[axis].is_multiple_of(align) {
             return Err(misaligned(
                 format!("the stride of dimension {axis}"),
                 view.strides[axis],

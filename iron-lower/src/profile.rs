@@ -10,7 +10,7 @@ mod spirv;
 use std::fmt;
 
 use iron_ir::contract::Feature;
-use iron_ir::kernel::{Kernel, Space};
+use iron_ir::kernel::Kernel;
 use iron_ir::layout::BlockLayout;
 use iron_passes::Legal;
 
@@ -196,20 +196,10 @@ impl Profile {
         }
         let needed = kernel.shared_bytes();
         if needed > self.limits.shared_bytes {
-            let arrays = kernel
-                .arrays
-                .values()
-                .filter(|a| a.space == Space::Shared)
-                .map(|a| {
-                    let bytes = u64::from(a.len) * u64::from(a.scalar.bytes());
-                    format!("`{}` {bytes}", a.name)
-                })
-                .collect::<Vec<_>>()
-                .join(", ");
             return refuse(Lack::SharedBytes {
                 needed,
                 limit: self.limits.shared_bytes,
-                arrays,
+                arrays: kernel.shared_arrays(),
             });
         }
         if let Some(limit) = self.limits.buffer_slots {

@@ -296,7 +296,9 @@ fn without_inferred(path: &Path) -> Path {
 }
 
 fn is_type_name(name: &str) -> bool {
-    name.starts_with(|c: char| c.is_ascii_uppercase()) || PRIMITIVES.contains(&name)
+    name.starts_with(|c: char| c.is_ascii_uppercase())
+        || PRIMITIVES.contains(&name)
+        || matches!(name, "f16" | "bf16")
 }
 
 /// The method whose name differs least, if one is near.

@@ -9,6 +9,8 @@ use iron_ir::kernel::Kernel;
 use iron_ir::launch::{
     Argument, CheckedLaunch, ContractError, DeviceBuffer, LaunchLimits, TensorArg, check,
 };
+use iron_ir::verify::verify;
+use iron_lower::Lack;
 
 /// What runs a kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
@@ -82,6 +84,50 @@ impl Backend {
             Backend::EmulatedCuda | Backend::EmulatedHip | Backend::EmulatedMsl => "emulated",
         }
     }
+}
+
+/// What the passes do first for other backends, for those that run none: refuses a kernel that the
+/// verifier refuses, with its first fault, and one that is too large for the device.
+pub(crate) fn admit(kernel: &Kernel, device: &dyn Device) -> Result<(), DeviceError> {
+    let backend = device.backend().name();
+    verify(kernel).map_err(|errors| DeviceError::Compile {
+        kernel: kernel.full_name(),
+        backend,
+        message: errors
+            .0
+            .first()
+            .map_or_else(String::new, ToString::to_string),
+    })?;
+    let limits = device.limits();
+    let workgroup = kernel.contract.workgroup;
+    let threads: u64 = workgroup.iter().map(|&n| u64::from(n)).product();
+    let too_long = (0..3).find(|&axis| workgroup[axis] > limits.max_workgroup[axis]);
+    let shared = kernel.shared_bytes();
+    let lack = if let Some(axis) = too_long {
+        Lack::WorkgroupAxis {
+            axis,
+            needed: workgroup[axis],
+            limit: limits.max_workgroup[axis],
+        }
+    } else if threads > u64::from(limits.max_threads) {
+        Lack::Threads {
+            needed: threads,
+            limit: limits.max_threads,
+        }
+    } else if shared > device.max_shared_bytes() {
+        Lack::SharedBytes {
+            needed: shared,
+            limit: device.max_shared_bytes(),
+            arrays: kernel.shared_arrays(),
+        }
+    } else {
+        return Ok(());
+    };
+    Err(DeviceError::Unsupported {
+        kernel: kernel.full_name(),
+        backend,
+        reason: lack.to_string(),
+    })
 }
 
 /// A compiled kernel of one device.

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use iron_ir::Scalar;
-use iron_runtime::{Device, DeviceError, Tensor};
+use iron_runtime::{Backend, Device, DeviceError, Tensor};
 
-use super::pack::{BLOCK, PackedFormat, pack};
-use super::pack_k::{AffinePlanes, bits_of, pack_affine};
+use super::pack::{BLOCK, PackedFormat, pack, pack_affine};
+use super::pack_k::{KPlanes, bits_of, pack_k};
 use super::plan::{Activation, Planner};
 use crate::gguf::DequantiseError;
 use crate::model::ModelError;
@@ -26,7 +26,7 @@ pub enum Matrix {
         quants: Tensor,
     },
     /// Planes of a format of 4, 5 or 6 bits with a scale and a minimum.
-    Affine {
+    KQuant {
         /// Bits of a weight.
         bits: u32,
         /// `[outputs, inputs / 16]`.
@@ -36,6 +36,17 @@ pub enum Matrix {
         /// `[outputs, inputs / 8]`, of bytes or halfwords; none with 4 bits.
         high: Option<Tensor>,
     },
+    /// Planes of `d * q + m`, as processors read a block format.
+    Affine {
+        /// Bits of a quant.
+        bits: usize,
+        /// `[outputs, inputs / 32]`.
+        d: Tensor,
+        /// `[outputs, inputs / 32]`.
+        m: Tensor,
+        /// `[outputs, words]`.
+        quants: Tensor,
+    },
 }
 
 impl Matrix {
@@ -44,7 +55,8 @@ impl Matrix {
         match self {
             Matrix::Dense(tensor)
             | Matrix::Packed { quants: tensor, .. }
-            | Matrix::Affine { low: tensor, .. } => tensor.shape()[0],
+            | Matrix::KQuant { low: tensor, .. }
+            | Matrix::Affine { quants: tensor, .. } => tensor.shape()[0],
         }
     }
 
@@ -60,19 +72,38 @@ impl Matrix {
         if let Some(bits) = ty.and_then(bits_of)
             && let Some((ty, bytes)) = matrix.bytes()
         {
-            return Self::upload_affine(device, [rows, columns], bits, &pack_affine(ty, &bytes));
+            return Self::upload_k(device, [rows, columns], bits, &pack_k(ty, &bytes));
         }
         if let Some(format) = ty.and_then(PackedFormat::of)
             && let Some((_, bytes)) = matrix.bytes()
         {
-            let planes = pack(format, &bytes);
             let blocks = columns / BLOCK as u64;
+            let words = blocks * format.quant_words() as u64;
+            if device.backend() == Backend::Cpu {
+                let planes = pack_affine(format, &bytes);
+                let scales = |values: &[f32]| {
+                    failed(Tensor::from_slice(
+                        device,
+                        Scalar::F32,
+                        &[rows, blocks],
+                        values,
+                    ))
+                };
+                let quants =
+                    Tensor::from_slice(device, Scalar::U32, &[rows, words], &planes.quants);
+                return Ok(Matrix::Affine {
+                    bits: format.quant_bits(),
+                    d: scales(&planes.d)?,
+                    m: scales(&planes.m)?,
+                    quants: failed(quants)?,
+                });
+            }
+            let planes = pack(format, &bytes);
             let scale = match format {
                 PackedFormat::Q8_0 | PackedFormat::Q4_0 => Scalar::F16,
                 PackedFormat::Q4_1 => Scalar::U32,
             };
             let scales = Tensor::from_bytes(device, scale, &[rows, blocks], &planes.scales);
-            let words = blocks * format.quant_words() as u64;
             let quants = Tensor::from_slice(device, Scalar::U32, &[rows, words], &planes.quants);
             return Ok(Matrix::Packed {
                 format,
@@ -84,11 +115,11 @@ impl Matrix {
         Ok(Matrix::Dense(dense))
     }
 
-    fn upload_affine(
+    fn upload_k(
         device: &Arc<dyn Device>,
         [rows, columns]: [u64; 2],
         bits: u32,
-        planes: &AffinePlanes,
+        planes: &KPlanes,
     ) -> Result<Matrix, ModelError> {
         let shape = [rows, columns / 8];
         let high = match bits {
@@ -98,7 +129,7 @@ impl Matrix {
         };
         let high = high.map(|scalar| Tensor::from_bytes(device, scalar, &shape, &planes.high));
         let parts = [rows, columns / 16];
-        Ok(Matrix::Affine {
+        Ok(Matrix::KQuant {
             bits,
             scales: failed(Tensor::from_f32(
                 device,
@@ -150,6 +181,8 @@ pub fn failed<T>(result: Result<T, DeviceError>) -> Result<T, ModelError> {
 /// Module of the kernels, relative to the corpus.
 #[derive(Clone, Copy)]
 pub enum Family {
+    /// `affine`.
+    Affine,
     /// `attention`.
     Attention,
     /// `elementwise`.
@@ -180,6 +213,7 @@ impl Family {
     /// The module's path.
     pub const fn module(self) -> &'static str {
         match self {
+            Family::Affine => "iron_corpus::affine",
             Family::Attention => "iron_corpus::attention",
             Family::Elementwise => "iron_corpus::elementwise",
             Family::Layout => "iron_corpus::layout",
@@ -199,9 +233,9 @@ impl Family {
 impl Planner {
     /// `y[r, :] = x[r, :] · wᵀ`.
     pub fn linear(&mut self, w: &Matrix, x: &Activation, y: &Activation) {
-        let lanes = format!("-LANES={}", self.lanes);
         match w {
             Matrix::Dense(w) => {
+                let lanes = format!("-LANES={}", self.lanes);
                 let operands = [x.into(), w.into(), y.into()];
                 self.launch(Family::Matmul, "matvec", &lanes, operands);
             }
@@ -212,9 +246,16 @@ impl Planner {
             } => {
                 let kernel = format!("matvec_{}", format.kernel_suffix());
                 let operands = [x.into(), scales.into(), quants.into(), y.into()];
-                self.launch(Family::QuantProduct, &kernel, &lanes, operands);
+                self.launch(Family::QuantProduct, &kernel, "", operands);
             }
-            Matrix::Affine {
+            Matrix::Affine { bits, d, m, quants } => {
+                // Rows that share a reading of the weights; the result is the same either way.
+                let rows = if x.shape()[0] == 1 { 1 } else { 4 };
+                let suffix = format!("-BITS={bits}-ROWS={rows}");
+                let operands = [x.into(), d.into(), m.into(), quants.into(), y.into()];
+                self.launch(Family::Affine, "affine_product", &suffix, operands);
+            }
+            Matrix::KQuant {
                 bits,
                 scales,
                 low,
@@ -224,6 +265,7 @@ impl Planner {
                 operands.extend(high.iter().map(Into::into));
                 operands.push(y.into());
                 let kernel = format!("matvec_k{bits}");
+                let lanes = format!("-LANES={}", self.lanes);
                 self.launch(Family::QuantK, &kernel, &lanes, operands);
             }
         }
@@ -253,7 +295,7 @@ impl Planner {
                 let operands = [scales.into(), quants.into(), ids.into(), y.into()];
                 self.launch(Family::Quant, &kernel, "", operands);
             }
-            Matrix::Affine {
+            Matrix::KQuant {
                 bits,
                 scales,
                 low,
@@ -264,6 +306,15 @@ impl Planner {
                 operands.extend([ids.into(), y.into()]);
                 let kernel = format!("gather_rows_k{bits}");
                 self.launch(Family::QuantK, &kernel, "", operands);
+            }
+            Matrix::Affine { bits, d, m, quants } => {
+                let operands = [d.into(), m.into(), quants.into(), ids.into(), y.into()];
+                self.launch(
+                    Family::Affine,
+                    "affine_rows",
+                    &format!("-BITS={bits}"),
+                    operands,
+                );
             }
         }
     }

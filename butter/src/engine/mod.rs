@@ -16,5 +16,5 @@ mod state;
 mod step;
 
 pub use model::{DeviceModel, EngineOptions, Prepared};
-pub use pack::{BLOCK, PackedFormat, Planes, pack};
+pub use pack::{AffinePlanes, BLOCK, PackedFormat, Planes, pack, pack_affine};
 pub use state::MemoryPlan;

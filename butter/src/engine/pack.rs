@@ -63,7 +63,12 @@ impl PackedFormat {
         }
     }
 
-    /// Words of a block's quants.
+    /// Bits of a quant.
+    pub const fn quant_bits(self) -> usize {
+        self.quant_words()
+    }
+
+    /// Words of a block's quants: as many as a quant has bits, for 32 quants.
     pub const fn quant_words(self) -> usize {
         match self {
             PackedFormat::Q8_0 => 8,
@@ -99,6 +104,39 @@ pub fn pack(format: PackedFormat, bytes: &[u8]) -> Planes {
     Planes { scales, quants }
 }
 
+/// A packed matrix whose weights are `d * q + m` with `q` of [`PackedFormat::quant_bits`] bits
+/// without sign, as processors read it (see the corpus's `affine` module).
+#[derive(Clone, PartialEq, Debug)]
+pub struct AffinePlanes {
+    /// One a block.
+    pub d: Vec<f32>,
+    /// One a block.
+    pub m: Vec<f32>,
+    /// 32-bit words, as in [`Planes`].
+    pub quants: Vec<u32>,
+}
+
+/// As [`pack`]; every weight is the same to the bit.
+pub fn pack_affine(format: PackedFormat, bytes: &[u8]) -> AffinePlanes {
+    let Planes { scales, mut quants } = pack(format, bytes);
+    let halves = scales
+        .chunks_exact(2)
+        .map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32());
+    let (d, m): (Vec<f32>, Vec<f32>) = match format {
+        PackedFormat::Q4_1 => {
+            let all: Vec<f32> = halves.collect();
+            all.chunks_exact(2).map(|pair| (pair[0], pair[1])).unzip()
+        }
+        PackedFormat::Q4_0 => halves.map(|d| (d, -8.0 * d)).unzip(),
+        PackedFormat::Q8_0 => {
+            // From -128..128 to 0..256.
+            quants.iter_mut().for_each(|word| *word ^= 0x8080_8080);
+            halves.map(|d| (d, -128.0 * d)).unzip()
+        }
+    };
+    AffinePlanes { d, m, quants }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,6 +169,42 @@ mod tests {
                 (k as u8).wrapping_mul(9),
                 "weight {k}"
             );
+        }
+    }
+
+    #[test]
+    fn affine_planes_hold_the_same_weights() {
+        let d = half::f16::from_f32(0.0371).to_le_bytes();
+        let quants: Vec<u8> = (0..32u8).map(|k| k.wrapping_mul(37) ^ 0x85).collect();
+        for format in [PackedFormat::Q8_0, PackedFormat::Q4_0, PackedFormat::Q4_1] {
+            let mut block = d.to_vec();
+            if format == PackedFormat::Q4_1 {
+                block.extend(half::f16::from_f32(-0.29).to_le_bytes());
+            }
+            let packed = format.block_bytes() - block.len();
+            block.extend(&quants[..packed]);
+            let planes = pack_affine(format, &block);
+            let bits = format.quant_bits();
+            let scale = half::f16::from_f32(0.0371).to_f32();
+            for k in 0..32usize {
+                let (i, fields) = (k / 4, 32 / bits);
+                let word = planes.quants[i / fields * 4 + k % 4];
+                let q = (word >> (i % fields * bits)) & ((1 << bits) - 1);
+                let weight = (q as f32).mul_add(planes.d[0], planes.m[0]);
+                let nibble = f32::from((quants[k % 16] >> (k / 16 * 4)) & 15);
+                let expected = match format {
+                    PackedFormat::Q8_0 => scale * f32::from(quants[k] as i8),
+                    PackedFormat::Q4_0 => scale * (nibble - 8.0),
+                    PackedFormat::Q4_1 => {
+                        nibble.mul_add(scale, half::f16::from_f32(-0.29).to_f32())
+                    }
+                };
+                assert_eq!(
+                    weight.to_bits(),
+                    expected.to_bits(),
+                    "{format:?}, weight {k}"
+                );
+            }
         }
     }
 }

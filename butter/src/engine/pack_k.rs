@@ -10,7 +10,7 @@ const PART: usize = 32;
 
 /// A packed matrix.
 #[derive(Clone, PartialEq, Debug)]
-pub struct AffinePlanes {
+pub struct KPlanes {
     /// Two a part: scale and minimum, or the scales of the two halves.
     pub scales: Vec<f32>,
     /// Four words a part: the low four bits of each weight.
@@ -31,10 +31,10 @@ pub fn bits_of(ty: TensorType) -> Option<u32> {
 
 /// Packs whole blocks of a type that has [`bits_of`]. `bytes` holds a whole number of them,
 /// which the catalogue has checked.
-pub fn pack_affine(ty: TensorType, bytes: &[u8]) -> AffinePlanes {
+pub fn pack_k(ty: TensorType, bytes: &[u8]) -> KPlanes {
     let parts = bytes.len() / ty.block_bytes() * (ty.block_elements() / PART);
     let high_bytes = bits_of(ty).map_or(0, |bits| bits as usize - 4);
-    let mut planes = AffinePlanes {
+    let mut planes = KPlanes {
         scales: Vec::with_capacity(2 * parts),
         low: Vec::with_capacity(4 * parts),
         high: Vec::with_capacity(4 * parts * high_bytes),
@@ -51,7 +51,7 @@ pub fn pack_affine(ty: TensorType, bytes: &[u8]) -> AffinePlanes {
     planes
 }
 
-impl AffinePlanes {
+impl KPlanes {
     fn push(&mut self, quants: [u8; PART], scales: [f32; 2], high_bits: usize) {
         self.scales.extend(scales);
         for lane in 0..4 {
@@ -72,7 +72,7 @@ fn half_at(block: &[u8], offset: usize) -> f32 {
 }
 
 /// `Q5_0` and `Q5_1`: low bits of weights `j` and `j + 16` in byte `j`, the fifth bits in a word.
-fn q5_block(block: &[u8], with_minimum: bool, planes: &mut AffinePlanes) {
+fn q5_block(block: &[u8], with_minimum: bool, planes: &mut KPlanes) {
     let d = half_at(block, 0);
     let (minimum, rest) = if with_minimum {
         (half_at(block, 2), &block[4..])
@@ -90,7 +90,7 @@ fn q5_block(block: &[u8], with_minimum: bool, planes: &mut AffinePlanes) {
 
 /// `Q4_K` and `Q5_K`: eight parts; scales and minima of 6 bits in 12 bytes; the fifth bits, if
 /// any, from byte `high` on, bit `part` of byte `k`.
-fn k_block(block: &[u8], high: Option<usize>, planes: &mut AffinePlanes) {
+fn k_block(block: &[u8], high: Option<usize>, planes: &mut KPlanes) {
     let (d, dmin) = (half_at(block, 0), half_at(block, 2));
     let packed = &block[4..16];
     let low = &block[high.map_or(16, |high| high + 32)..];
@@ -116,7 +116,7 @@ fn k_block(block: &[u8], high: Option<usize>, planes: &mut AffinePlanes) {
 
 /// `Q6_K`: two halves of 128; low bits in 64 bytes a half, the next two in 32, a signed scale
 /// for each 16 weights.
-fn q6_block(block: &[u8], planes: &mut AffinePlanes) {
+fn q6_block(block: &[u8], planes: &mut KPlanes) {
     let (low, rest) = block.split_at(128);
     let (high, rest) = rest.split_at(64);
     let d = half_at(rest, 16);
@@ -138,7 +138,7 @@ mod tests {
     use crate::gguf::dequantise;
 
     /// What the kernels compute of the planes, weight by weight.
-    fn unpacked(bits: usize, planes: &AffinePlanes) -> Vec<f32> {
+    fn unpacked(bits: usize, planes: &KPlanes) -> Vec<f32> {
         let weight = |i: usize| {
             let (part, k) = (i / PART, i % PART);
             let place = 4 * part + k % 4;
@@ -183,7 +183,7 @@ mod tests {
             let mut expected = vec![0.0; blocks * ty.block_elements()];
             dequantise(ty, &bytes, &mut expected).expect("whole blocks");
             let bits = bits_of(ty).expect("a packed type");
-            let found = unpacked(bits as usize, &pack_affine(ty, &bytes));
+            let found = unpacked(bits as usize, &pack_k(ty, &bytes));
             assert_eq!(found.len(), expected.len());
             for (i, (a, b)) in found.iter().zip(&expected).enumerate() {
                 // One rounding against two.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use iron_runtime::Backend;
 
-use crate::{bench, explain, list, test};
+use crate::{bench, check, explain, list, test};
 
 /// Lists, tests, measures and explains the kernels of this binary.
 #[derive(Parser)]
@@ -21,6 +21,9 @@ enum Command {
     List(Selection),
     /// Runs the tests.
     Test(TestOptions),
+    /// Runs every case on the reference, which reports races, reads of undefined memory, indices out
+    /// of bounds and every other broken rule, each with its place and values.
+    Check(CheckOptions),
     /// Measures the benches.
     Bench(BenchOptions),
     /// Prints a kernel's IR, before or after passes, or its code for a target.
@@ -42,6 +45,48 @@ pub(crate) struct Selection {
     /// Backends, separated by commas or given repeatedly.
     #[arg(long, short, value_delimiter = ',', value_parser = parse_backend)]
     pub backend: Vec<Backend>,
+    /// Prints one JSON document instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Selection {
+    /// By name and type.
+    pub fn of(filter: Option<String>, dtype: Option<String>) -> Selection {
+        Selection {
+            filter,
+            dtype,
+            backend: Vec::new(),
+            json: false,
+        }
+    }
+}
+
+/// Options of `check`.
+#[derive(Args, Clone)]
+pub(crate) struct CheckOptions {
+    /// Only names that contain this: a test, a kernel, `test[instance]`, or
+    /// `test[instance]/case`.
+    #[arg(long, short)]
+    pub filter: Option<String>,
+    /// Only instances with this element type.
+    #[arg(long)]
+    pub dtype: Option<String>,
+    /// Lanes of a subgroup: 4, 8, 16, 32 or 64, separated by commas or given repeatedly.
+    #[arg(long, value_delimiter = ',', default_value = "32", value_parser = parse_width)]
+    pub subgroup_width: Vec<u32>,
+    /// Also reports floats that are not finite, made of operands that were, where they are stored.
+    #[arg(long)]
+    pub finite: bool,
+    /// Statements that one workgroup may execute before it counts as endless.
+    #[arg(long, default_value_t = check::DEFAULT_STEPS, value_parser = clap::value_parser!(u64).range(1..))]
+    pub max_steps: u64,
+    /// Seed of the inputs.
+    #[arg(long, default_value_t = 1, value_parser = parse_seed)]
+    pub seed: u64,
+    /// Leaves out cases of production size.
+    #[arg(long)]
+    pub small: bool,
     /// Prints one JSON document instead of text.
     #[arg(long)]
     pub json: bool,
@@ -91,6 +136,14 @@ fn parse_backend(name: &str) -> Result<Backend, String> {
         let names: Vec<_> = Backend::ALL.iter().map(|b| b.name()).collect();
         format!("no backend `{name}`; there are {}", names.join(", "))
     })
+}
+
+fn parse_width(text: &str) -> Result<u32, String> {
+    let lanes = text.parse().ok();
+    let allowed = |n: &u32| n.is_power_of_two() && (4..=64).contains(n);
+    lanes
+        .filter(allowed)
+        .ok_or_else(|| format!("`{text}` is no subgroup width; there are 4, 8, 16, 32 and 64"))
 }
 
 fn parse_seed(text: &str) -> Result<u64, String> {
@@ -148,6 +201,7 @@ pub fn run(arguments: impl IntoIterator<Item = impl Into<std::ffi::OsString> + C
     let ending = match line.command {
         Command::List(selection) => list::list(&selection),
         Command::Test(options) => test::test(&options),
+        Command::Check(options) => check::command(&options),
         Command::Bench(options) => bench::bench(&options),
         Command::Explain(options) => explain::explain(&options),
         Command::Devices(options) => list::devices(&options.backend, options.json),
@@ -176,7 +230,10 @@ mod tests {
         assert_eq!(run(["runner", "test", "--backend", "abacus"]), 2);
         assert_eq!(run(["runner", "frobnicate"]), 2);
         assert_eq!(run(["runner", "--help"]), 0);
+        assert_eq!(run(["runner", "check", "--subgroup-width", "12"]), 2);
+        assert_eq!(run(["runner", "check", "--max-steps", "0"]), 2);
         // No kernels are linked here.
+        assert_eq!(run(["runner", "check"]), 4);
         assert_eq!(
             run(["runner", "test", "--backend", "host", "--filter", "axpy"]),
             4

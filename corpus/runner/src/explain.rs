@@ -26,6 +26,8 @@ enum Form {
     Hip,
     /// Disassembled SPIR-V.
     Spirv,
+    /// This processor's machine code, after Cranelift's IR.
+    Cpu,
 }
 
 impl Form {
@@ -36,6 +38,7 @@ impl Form {
             Form::Cuda => Some(Target::Cuda),
             Form::Hip => Some(Target::Hip),
             Form::Spirv => Some(Target::SpirV),
+            Form::Cpu => Some(Target::Cpu),
         }
     }
 }
@@ -273,7 +276,9 @@ fn code(kernel: &Kernel, profile: Option<&Profile>) -> Result<Vec<Section>, Part
     let text = match artifact.code {
         Code::Text(text) => text,
         Code::SpirV(words) => iron_lower::spirv::disassemble(&words),
-        Code::Machine(_) => iron_ir::print::print(&artifact.kernel),
+        Code::Machine(_) => {
+            iron_lower::cpu::listing(&artifact.kernel).map_err(|e| (Vec::new(), e.to_string()))?
+        }
     };
     Ok(vec![Section {
         title: profile.name.to_owned(),

@@ -191,11 +191,23 @@ fn join_partners(kernel: &Kernel, case: &Case, arguments: &mut [Argument], place
             to.view = view;
             to.image = image;
             to.initial = initial;
+            to.shares = true;
         }
     }
 }
 
 impl Placed {
+    /// Offset and size in bytes of each element that no other argument's view has.
+    pub fn own_ranges(&self) -> Vec<(u64, usize)> {
+        if self.shares {
+            return Vec::new();
+        }
+        let size = u64::from(self.scalar.bytes());
+        element_offsets(&self.shape, &self.view.strides, self.view.offset)
+            .map(|at| (at * size, size as usize))
+            .collect()
+    }
+
     /// The elements after the launch, in row-major order. A byte that changed outside of the
     /// view, or in an input, is an error.
     pub fn read_back(&self, device: &dyn Device) -> Result<Vec<u64>, String> {

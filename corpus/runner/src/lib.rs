@@ -27,6 +27,7 @@ macro_rules! println {
 }
 
 mod bench;
+mod check;
 mod command;
 mod contracts;
 mod explain;
@@ -36,6 +37,7 @@ mod report;
 mod select;
 mod test;
 
+pub use check::{Checked, Found, Place, Request, check};
 pub use command::{main, run};
 
 fn write_out(text: std::fmt::Arguments<'_>) {

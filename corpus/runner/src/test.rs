@@ -351,7 +351,8 @@ impl Runner<'_> {
         outcome.launches += 1;
         let mut wrong = Vec::new();
         for tensor in &placed {
-            match self.check_tensor(case, tensor, variant, sampled, outcome) {
+            let errors = &mut outcome.errors;
+            match judge(&*self.device, case, tensor, variant, sampled, errors) {
                 Ok(()) => {}
                 Err(message) => wrong.push(message),
             }
@@ -362,74 +363,75 @@ impl Runner<'_> {
             Err(wrong.join("; "))
         }
     }
+}
 
-    fn check_tensor(
-        &self,
-        case: &Case,
-        tensor: &Placed,
-        variant: Variant,
-        sampled: bool,
-        outcome: &mut Outcome,
-    ) -> Result<(), String> {
-        let got = tensor.read_back(&*self.device)?;
-        if tensor.role == Role::Input {
-            return Ok(());
-        }
-        let Some(expectation) = case.expected.get(&tensor.name) else {
-            return Err(format!("the oracle has nothing for `{}`", tensor.name));
-        };
-        let bound = case.bound_for(&tensor.name);
-        let report = compare(
-            tensor.scalar,
-            &got,
-            &tensor.initial,
-            expectation,
-            &bound,
-            sampled,
-        );
-        outcome.errors.push(CaseErrors {
-            case: case.name.clone(),
-            variant: variant.name(),
-            output: tensor.name.clone(),
-            compared: report.compared,
-            max_absolute: report.max_absolute,
-            max_relative: report.max_relative,
-            max_ulps: report.max_ulps,
-            cosine: report.cosine,
-            norm_drift: report.norm_drift,
-            nans: report.nans,
-            infinities: report.infinities,
-        });
-        if sampled && report.compared == 0 && !got.is_empty() && tensor.role == Role::Output {
-            return Err(format!(
-                "the sampled workgroups wrote nothing of `{}`",
-                tensor.name
-            ));
-        }
-        let Some(first) = &report.first else {
-            return Ok(());
-        };
-        Err(format!(
-            "`{}` {}: {}: got {:?} ({:#x}), expected {:?}, bound {:e} ({bound}); {} of {} elements \
-             wrong, max absolute {:e}, relative {:e}, {:.1} ULP, cosine {:.9}, norm drift {:e}, {} NaN, {} infinite",
-            tensor.name,
-            element_name(first.index, &tensor.shape),
-            first.reason,
-            first.got,
-            first.got_bits,
-            first.expected,
-            first.bound,
-            report.failures,
-            report.compared,
-            report.max_absolute,
-            report.max_relative,
-            report.max_ulps,
-            report.cosine,
-            report.norm_drift,
-            report.nans,
-            report.infinities
-        ))
+/// Reads a tensor back and compares it with the oracle; the errors are noted.
+pub(crate) fn judge(
+    device: &dyn Device,
+    case: &Case,
+    tensor: &Placed,
+    variant: Variant,
+    sampled: bool,
+    errors: &mut Vec<CaseErrors>,
+) -> Result<(), String> {
+    let got = tensor.read_back(device)?;
+    if tensor.role == Role::Input {
+        return Ok(());
     }
+    let Some(expectation) = case.expected.get(&tensor.name) else {
+        return Err(format!("the oracle has nothing for `{}`", tensor.name));
+    };
+    let bound = case.bound_for(&tensor.name);
+    let report = compare(
+        tensor.scalar,
+        &got,
+        &tensor.initial,
+        expectation,
+        &bound,
+        sampled,
+    );
+    errors.push(CaseErrors {
+        case: case.name.clone(),
+        variant: variant.name(),
+        output: tensor.name.clone(),
+        compared: report.compared,
+        max_absolute: report.max_absolute,
+        max_relative: report.max_relative,
+        max_ulps: report.max_ulps,
+        cosine: report.cosine,
+        norm_drift: report.norm_drift,
+        nans: report.nans,
+        infinities: report.infinities,
+    });
+    if sampled && report.compared == 0 && !got.is_empty() && tensor.role == Role::Output {
+        return Err(format!(
+            "the sampled workgroups wrote nothing of `{}`",
+            tensor.name
+        ));
+    }
+    let Some(first) = &report.first else {
+        return Ok(());
+    };
+    Err(format!(
+        "`{}` {}: {}: got {:?} ({:#x}), expected {:?}, bound {:e} ({bound}); {} of {} elements \
+         wrong, max absolute {:e}, relative {:e}, {:.1} ULP, cosine {:.9}, norm drift {:e}, {} NaN, {} infinite",
+        tensor.name,
+        element_name(first.index, &tensor.shape),
+        first.reason,
+        first.got,
+        first.got_bits,
+        first.expected,
+        first.bound,
+        report.failures,
+        report.compared,
+        report.max_absolute,
+        report.max_relative,
+        report.max_ulps,
+        report.cosine,
+        report.norm_drift,
+        report.nans,
+        report.infinities
+    ))
 }
 
 /// Compiles an instance; a panic of a pass or a lowering is a failure of that kernel alone.
@@ -459,7 +461,7 @@ fn element_name(index: usize, shape: &[u64]) -> String {
 }
 
 /// The first, the last, and seeded workgroups between them.
-fn sample(grid: [u32; 3], seed: u64) -> Vec<u64> {
+pub(crate) fn sample(grid: [u32; 3], seed: u64) -> Vec<u64> {
     let all: u64 = grid.iter().map(|&n| u64::from(n)).product();
     if all <= SAMPLED_GROUPS {
         return (0..all).collect();

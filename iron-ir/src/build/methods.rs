@@ -7,7 +7,7 @@ use crate::build::tree;
 use crate::build::value::{Element, RangeVal, Val};
 use crate::entity::Value;
 use crate::op::{BinaryOp, CompareOp, Op, Stmt, UnaryOp};
-use crate::types::{Scalar, Type};
+use crate::types::{Class, Scalar, Type};
 
 use super::interpreter::{Builder, Eval};
 
@@ -246,6 +246,11 @@ impl Builder {
         whole: &tree::Expr,
     ) -> Eval<Val> {
         let ty = self.ty(value);
+        if name == "wrapping_neg" && ty.scalar.class() == Class::Unsigned {
+            // Unsigned integers have no `neg`.
+            let zero = self.const_bits(ty.scalar, 0);
+            return self.binary(BinaryOp::Sub, zero, value).map(Val::Scalar);
+        }
         if let Some(op) = unary_method(name) {
             return self.unary(op, value).map(Val::Scalar);
         }

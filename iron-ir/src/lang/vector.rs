@@ -53,6 +53,11 @@ impl<T: Copy, const N: usize> Vector<T, N> {
         Vector(lanes)
     }
 
+    /// The value in every lane.
+    pub const fn splat(value: T) -> Self {
+        Vector([value; N])
+    }
+
     /// The lanes.
     pub const fn to_array(self) -> [T; N] {
         self.0

@@ -200,11 +200,11 @@ impl<'k> Analysis<'k> {
                 body,
                 ..
             } => {
-                let bound = [start, end, step].into_iter().find(|v| self.is(**v));
-                self.mark(*index, bound.is_some());
-                let cause = bound.map(|v| Cause {
+                let differs = [start, end, step].into_iter().any(|v| self.is(*v));
+                self.mark(*index, differs);
+                let cause = differs.then_some(Cause {
                     what: "the number of turns of this loop",
-                    span: self.span_of(*v, span),
+                    span,
                 });
                 self.repeated(body, cause, true);
             }

@@ -58,36 +58,12 @@ impl<'k> Emitter<'k, '_> {
                     body,
                 } => {
                     let scalar = self.ty(*index).scalar;
-                    let (start, end) = (self.scalar(*start)?, self.scalar(*end)?);
-                    let step = self.scalar(*step)?;
-                    let head = self.b.create_block();
-                    let next = self.b.create_block();
-                    let exit = self.b.create_block();
-                    let machine = self.b.func.dfg.value_type(start);
-                    self.b.append_block_param(head, machine);
-                    let code = if scalar.is_signed() {
-                        IntCC::SignedLessThan
-                    } else {
-                        IntCC::UnsignedLessThan
-                    };
-                    let enters = self.b.ins().icmp(code, start, end);
-                    self.b.ins().brif(enters, head, &[start.into()], exit, &[]);
-                    self.b.switch_to_block(head);
-                    let i = self.b.block_params(head)[0];
-                    self.loops.push(LoopTargets { next, exit });
-                    let mark = self.open();
-                    self.bind(*index, Rep::Uniform(vec![i]));
-                    if self.nodes(body)? {
-                        self.b.ins().jump(next, &[]);
-                    }
-                    self.close(mark);
-                    self.loops.pop();
-                    self.b.switch_to_block(next);
-                    let left = self.b.ins().isub(end, i);
-                    let more = self.b.ins().icmp(IntCC::UnsignedGreaterThan, left, step);
-                    let i = self.b.ins().iadd(i, step);
-                    self.b.ins().brif(more, head, &[i.into()], exit, &[]);
-                    self.b.switch_to_block(exit);
+                    let bounds = [
+                        self.scalar(*start)?,
+                        self.scalar(*end)?,
+                        self.scalar(*step)?,
+                    ];
+                    self.count(*index, scalar, bounds, |this| this.nodes(body))?;
                 }
                 Node::Loop(body) => {
                     let next = self.b.create_block();

@@ -23,6 +23,7 @@ mod layout;
 mod memory;
 mod ops;
 mod plan;
+mod schedule;
 mod support;
 mod threads;
 mod uniformity;
@@ -30,8 +31,10 @@ mod value;
 
 use std::collections::{HashMap, HashSet};
 
+use cranelift_codegen::control::ControlPlane;
 use cranelift_codegen::ir::types::{I32, I64};
 use cranelift_codegen::ir::{AbiParam, InstBuilder};
+use cranelift_codegen::isa::OwnedTargetIsa;
 use cranelift_codegen::settings::{self, Configurable};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use cranelift_jit::{JITBuilder, JITModule};
@@ -124,26 +127,9 @@ fn generate(kernel: &Kernel, with_listing: bool) -> Result<(Compiled, String), L
     let plan = Plan::new(kernel);
     let layout = Scratch::new(kernel, &plan)
         .ok_or_else(|| failed("shared and private memory of a workgroup pass 2 GiB".into()))?;
-    let mut flags = settings::builder();
-    for (name, value) in [
-        ("opt_level", "speed"),
-        ("is_pic", "false"),
-        ("use_colocated_libcalls", "false"),
-        (
-            "enable_verifier",
-            if cfg!(debug_assertions) {
-                "true"
-            } else {
-                "false"
-            },
-        ),
-    ] {
-        flags.set(name, value).map_err(|e| failed(e.to_string()))?;
-    }
-    let isa = cranelift_native::builder()
-        .map_err(|e| failed(e.to_string()))?
-        .finish(settings::Flags::new(flags))
-        .map_err(|e| failed(e.to_string()))?;
+    let optimiser = processor("speed").map_err(failed)?;
+    // What is optimised and put in order is not optimised again.
+    let isa = processor("none").map_err(failed)?;
     let mut builder = JITBuilder::with_isa(isa, cranelift_module::default_libcall_names());
     for (name, address) in support::symbols() {
         builder.symbol(name, address);
@@ -168,6 +154,12 @@ fn generate(kernel: &Kernel, with_listing: bool) -> Result<(Compiled, String), L
         what: message,
         line: span.line,
     })?;
+    context
+        .optimize(&*optimiser, &mut ControlPlane::default())
+        .map_err(|e| failed(e.to_string()))?;
+    schedule::schedule(&mut context.func);
+    context.compute_cfg();
+    context.compute_domtree();
     context.set_disasm(with_listing);
     let id = module
         .declare_function(
@@ -206,6 +198,29 @@ fn generate(kernel: &Kernel, with_listing: bool) -> Result<(Compiled, String), L
         },
         listing,
     ))
+}
+
+/// This machine's processor, as a target of Cranelift.
+fn processor(opt_level: &str) -> Result<OwnedTargetIsa, String> {
+    let mut flags = settings::builder();
+    for (name, value) in [
+        ("opt_level", opt_level),
+        ("is_pic", "false"),
+        ("use_colocated_libcalls", "false"),
+        (
+            "enable_verifier",
+            if cfg!(debug_assertions) {
+                "true"
+            } else {
+                "false"
+            },
+        ),
+    ] {
+        flags.set(name, value).map_err(|e| e.to_string())?;
+    }
+    cranelift_native::builder()?
+        .finish(settings::Flags::new(flags))
+        .map_err(|e| e.to_string())
 }
 
 /// Loop indices and checked indices.

@@ -497,32 +497,69 @@ impl<'k> Emitter<'k, '_> {
         &mut self,
         index: Value,
         scalar: Scalar,
-        [start, end, step]: [ir::Value; 3],
+        bounds: [ir::Value; 3],
         body: &'k Block,
+    ) -> Result<(), CpuError> {
+        self.count(index, scalar, bounds, |this| this.block(body))
+    }
+
+    /// A loop from a start to an end by a step. The body tells whether its end is reached.
+    pub(super) fn count(
+        &mut self,
+        index: Value,
+        scalar: Scalar,
+        [start, end, step]: [ir::Value; 3],
+        body: impl FnOnce(&mut Self) -> Result<bool, CpuError>,
     ) -> Result<(), CpuError> {
         let head = self.b.create_block();
         let next = self.b.create_block();
         let exit = self.b.create_block();
         let machine = self.b.func.dfg.value_type(start);
         self.b.append_block_param(head, machine);
-        let enters = self.less(scalar, start, end);
-        self.b.ins().brif(enters, head, &[start.into()], exit, &[]);
+        // Steps of one cannot jump over the end, so that the loop is left at its head: what a
+        // turn leaves behind then has one user, the next turn, and the code generator makes
+        // memory operands of the loads that went into it. It does so only for what is used once.
+        let leaves_at_head = self.constant(step) == Some(1);
+        if leaves_at_head {
+            self.b.ins().jump(head, &[start.into()]);
+        } else {
+            let enters = self.less(scalar, start, end);
+            self.b.ins().brif(enters, head, &[start.into()], exit, &[]);
+        }
         self.b.switch_to_block(head);
         let i = self.b.block_params(head)[0];
+        if leaves_at_head {
+            let turn = self.b.create_block();
+            // The turn is the second way out: Cranelift takes a loop as left, and moves nothing
+            // out of it any more, once it has been at the first.
+            let code = if scalar.is_signed() {
+                IntCC::SignedGreaterThanOrEqual
+            } else {
+                IntCC::UnsignedGreaterThanOrEqual
+            };
+            let leaves = self.b.ins().icmp(code, i, end);
+            self.b.ins().brif(leaves, exit, &[], turn, &[]);
+            self.b.switch_to_block(turn);
+        }
         self.loops.push(LoopTargets { next, exit });
         let mark = self.open();
         self.bind(index, Rep::Uniform(vec![i]));
-        if self.block(body)? {
+        if body(self)? {
             self.b.ins().jump(next, &[]);
         }
         self.close(mark);
         self.loops.pop();
         self.b.switch_to_block(next);
-        // What is left, unsigned, never wraps; the index itself might.
-        let left = self.b.ins().isub(end, i);
-        let more = self.b.ins().icmp(IntCC::UnsignedGreaterThan, left, step);
-        let i = self.b.ins().iadd(i, step);
-        self.b.ins().brif(more, head, &[i.into()], exit, &[]);
+        if leaves_at_head {
+            let i = self.b.ins().iadd(i, step);
+            self.b.ins().jump(head, &[i.into()]);
+        } else {
+            // What is left, unsigned, never wraps; the index itself might.
+            let left = self.b.ins().isub(end, i);
+            let more = self.b.ins().icmp(IntCC::UnsignedGreaterThan, left, step);
+            let i = self.b.ins().iadd(i, step);
+            self.b.ins().brif(more, head, &[i.into()], exit, &[]);
+        }
         self.b.switch_to_block(exit);
         Ok(())
     }

@@ -321,7 +321,7 @@ impl Device for CpuDevice {
             iron_lower::LowerError::Unsupported(lack) => DeviceError::Unsupported {
                 kernel: kernel.full_name(),
                 backend: "cpu",
-                reason: lack.to_string(),
+                reason: lack.lack.to_string(),
             },
             other => DeviceError::Compile {
                 kernel: kernel.full_name(),

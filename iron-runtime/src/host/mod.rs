@@ -12,7 +12,7 @@ use iron_ir::launch::{Argument, DeviceBuffer, LaunchLimits};
 use iron_ir::registry::kernels;
 use parking_lot::Mutex;
 
-use crate::device::{Backend, Device, DeviceError, Graph, Pipeline, RecordedLaunch};
+use crate::device::{Backend, Device, DeviceError, Graph, Pipeline, RecordedLaunch, admit};
 use crate::identity::artifact_hash;
 use crate::memory::{self, ProcessMemory};
 
@@ -137,6 +137,7 @@ impl Device for HostDevice {
     }
 
     fn pipeline(&self, kernel: &Kernel) -> Result<Arc<dyn Pipeline>, DeviceError> {
+        admit(kernel, self)?;
         Ok(Arc::new(HostPipeline {
             body: body_of(kernel)?,
             artifact: artifact_hash(kernel, &["host", &self.driver()]),

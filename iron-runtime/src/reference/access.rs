@@ -5,9 +5,10 @@ use iron_ir::kernel::{Space, Span};
 use iron_ir::op::{AtomicOp, BinaryOp};
 use iron_ir::{Scalar, Type};
 
-use super::machine::{Fault, Launch, Machine, place};
-use super::memory::{AccessKind, BufferMemory, Race, TILE, TensorMemory, read_bits};
+use super::machine::{Launch, Machine};
+use super::memory::{AccessKind, BufferMemory, FIRST_TILE, Race, TensorMemory, read_bits};
 use super::program::{Address, Inst, Row};
+use super::report::{Fault, Rule};
 use super::scalar;
 
 /// A range of elements found in bounds.
@@ -65,11 +66,15 @@ impl<'a> Machine<'a> {
         span: Span,
     ) -> Result<(), Fault> {
         let w = self.threads as usize;
-        let src = self.at(src);
+        let (src_row, src) = (src, self.at(src));
         let mask = self.mask.clone();
         mask.try_for_each(|t| {
             let location = self.locate(launch, address, ty, t, span)?;
             for lane in 0..usize::from(ty.lanes) {
+                if self.finite {
+                    let row = src_row + lane as Row;
+                    self.check_finite(ty.scalar, row, t, || self.cell(address, t), span)?;
+                }
                 let bits = self.regs[src + lane * w + t];
                 self.write(
                     launch,
@@ -106,12 +111,16 @@ impl<'a> Machine<'a> {
             return Ok(());
         };
         let dst = self.at(dst);
+        let value_row = value;
         let value = value.map(|v| self.at(v));
         let compare = compare.map(|v| self.at(v));
         let mask = self.mask.clone();
         mask.try_for_each(|t| {
             let location = self.locate(launch, address, scalar.x(1), t, span)?;
             let operand = value.map_or(0, |v| self.regs[v + t]);
+            if let (true, Some(row)) = (self.finite, value_row) {
+                self.check_finite(scalar, row, t, || self.cell(address, t), span)?;
+            }
             if op == AtomicOp::Store {
                 return self.write(
                     launch,
@@ -155,7 +164,7 @@ impl<'a> Machine<'a> {
             };
             let Some(new) = new else {
                 let message = format!("there is no atomic `{}` of {scalar}", op.name());
-                return Err(self.fault(span, t, message));
+                return Err(self.fault(Rule::NoOperation, span, t, message));
             };
             self.regs[dst + t] = old;
             if new != old {
@@ -188,6 +197,7 @@ impl<'a> Machine<'a> {
         match address {
             Address::Array(array, index) => {
                 let data = &self.kernel.arrays[*array];
+                self.check_exact(*index, t, span)?;
                 let index = self.regs[self.at(*index) + t];
                 if index.saturating_add(lanes) > u64::from(data.len) {
                     let message = format!(
@@ -196,7 +206,7 @@ impl<'a> Machine<'a> {
                         data.name,
                         data.len
                     );
-                    return Err(self.fault(span, t, message));
+                    return Err(self.fault(Rule::OutOfBounds, span, t, message));
                 }
                 self.check_aligned(index, lanes, &data.name, t, span)?;
                 let (at, step, shadowed) = match data.space {
@@ -218,6 +228,7 @@ impl<'a> Machine<'a> {
                 let mut element = 0u64;
                 let last = indices.len().saturating_sub(1);
                 for (axis, &row) in indices.iter().enumerate() {
+                    self.check_exact(row, t, span)?;
                     let index = self.regs[self.at(row) + t];
                     let extent = tensor.shape[axis];
                     let width = if axis == last { lanes } else { 1 };
@@ -227,7 +238,7 @@ impl<'a> Machine<'a> {
                             vector(width),
                             self.kernel.params[*param].name
                         );
-                        return Err(self.fault(span, t, message));
+                        return Err(self.fault(Rule::OutOfBounds, span, t, message));
                     }
                     element += index * tensor.strides[axis];
                 }
@@ -239,6 +250,7 @@ impl<'a> Machine<'a> {
             }
             Address::Flat(param, row) => {
                 let tensor = self.tensor(launch, *param, span)?;
+                self.check_exact(*row, t, span)?;
                 let element = self.regs[self.at(*row) + t];
                 if element.saturating_add(lanes) > tensor.span {
                     let message = format!(
@@ -247,7 +259,7 @@ impl<'a> Machine<'a> {
                         self.kernel.params[*param].name,
                         tensor.span
                     );
-                    return Err(self.fault(span, t, message));
+                    return Err(self.fault(Rule::OutOfBounds, span, t, message));
                 }
                 Ok(global(tensor, element))
             }
@@ -267,7 +279,7 @@ impl<'a> Machine<'a> {
         }
         let message =
             format!("index {index} of a vector access of `{name}` is not a multiple of {lanes}");
-        Err(self.fault(span, t, message))
+        Err(self.fault(Rule::Misaligned, span, t, message))
     }
 
     /// The tensor of a parameter.
@@ -277,10 +289,9 @@ impl<'a> Machine<'a> {
         param: Param,
         span: Span,
     ) -> Result<&'l TensorMemory, Fault> {
-        launch.tensors[param.index()].as_ref().ok_or_else(|| Fault {
-            message: format!("`{}` is not a tensor", self.kernel.params[param].name),
-            span,
-            thread: None,
+        launch.tensors[param.index()].as_ref().ok_or_else(|| {
+            let message = format!("`{}` is not a tensor", self.kernel.params[param].name);
+            Fault::new(Rule::Malformed, span, message)
         })
     }
 
@@ -300,7 +311,7 @@ impl<'a> Machine<'a> {
                 let size = scalar.bytes() as usize;
                 let at = at + lane * size;
                 let race =
-                    self.shadow_global(&mut launch.buffers[buffer], at, size, kind, t as u32, span);
+                    self.shadow_global(&mut launch.buffers[buffer], at, size, kind, t as u32);
                 if let Some(race) = race {
                     return Err(self.race(race, kind, address, t, span));
                 }
@@ -348,12 +359,12 @@ impl<'a> Machine<'a> {
                         "a store to `{}`, which is read-only",
                         self.kernel.params[*param].name
                     );
-                    return Err(self.fault(span, t, message));
+                    return Err(self.fault(Rule::ReadOnly, span, t, message));
                 }
                 let size = scalar.bytes() as usize;
                 let at = at + lane * size;
                 let race =
-                    self.shadow_global(&mut launch.buffers[buffer], at, size, kind, t as u32, span);
+                    self.shadow_global(&mut launch.buffers[buffer], at, size, kind, t as u32);
                 if let Some(race) = race {
                     return Err(self.race(race, kind, address, t, span));
                 }
@@ -389,8 +400,8 @@ impl<'a> Machine<'a> {
         if !shadowed {
             return Ok(());
         }
-        let actor = self.actor(t as u32, span, false);
-        match self.arrays[array].shadow[at].access(kind, &actor, self.subgroup_size) {
+        let actor = self.actor(t as u32, false);
+        match self.arrays[array].shadows.cell(at).access(kind, &actor) {
             Some(race) => Err(self.race(race, kind, address, t, span)),
             None => Ok(()),
         }
@@ -404,17 +415,14 @@ impl<'a> Machine<'a> {
         size: usize,
         kind: AccessKind,
         t: u32,
-        span: Span,
     ) -> Option<Race> {
-        if buffer.shadow.is_empty() {
+        if buffer.shadows.is_empty() {
             return None;
         }
-        let actor = self.actor(t, span, true);
+        let actor = self.actor(t, true);
         let first = (at - buffer.shadow_start) / buffer.granule;
         let cells = size.div_ceil(buffer.granule);
-        buffer.shadow[first..first + cells]
-            .iter_mut()
-            .find_map(|cell| cell.access(kind, &actor, self.subgroup_size))
+        (first..first + cells).find_map(|at| buffer.shadows.cell(at).access(kind, &actor))
     }
 
     fn name(&self, address: &Address) -> &str {
@@ -422,6 +430,11 @@ impl<'a> Machine<'a> {
             Address::Tensor(param, _) | Address::Flat(param, _) => &self.kernel.params[*param].name,
             Address::Array(array, _) => &self.kernel.arrays[*array].name,
         }
+    }
+
+    /// `name[index]` of an access.
+    fn cell(&self, address: &Address, t: usize) -> String {
+        format!("{}[{}]", self.name(address), self.index_text(address, t))
     }
 
     fn index_text(&self, address: &Address, t: usize) -> String {
@@ -437,20 +450,44 @@ impl<'a> Machine<'a> {
     }
 
     fn race(&self, race: Race, kind: AccessKind, address: &Address, t: usize, span: Span) -> Fault {
+        let cell = self.cell(address, t);
+        let mut fault = self.race_on(&cell, "this thread", kind, &race, span);
+        fault.thread = Some(t as u32);
+        fault
+    }
+
+    fn race_on(&self, cell: &str, who: &str, kind: AccessKind, race: &Race, span: Span) -> Fault {
         let doing = match kind {
             AccessKind::Read => "reads",
             AccessKind::Write => "writes",
             AccessKind::Atomic => "atomically changes",
         };
-        let message = format!(
-            "data race: `{}[{}]` is {} by {} at {} and this thread {doing} it with no barrier between",
-            self.name(address),
-            self.index_text(address, t),
-            race.earlier,
-            race.who,
-            place(self.kernel, race.span),
-        );
-        self.fault(span, t, message)
+        let done = match race.kind {
+            AccessKind::Read => "read",
+            AccessKind::Write => "wrote",
+            AccessKind::Atomic => "atomically changed",
+        };
+        let earlier = &race.earlier;
+        let is_mine = earlier.group == self.group_linear + 1;
+        let thread = if earlier.thread < FIRST_TILE {
+            format!("thread {}", earlier.thread)
+        } else {
+            "a tile operation".into()
+        };
+        let other = if is_mine {
+            thread
+        } else {
+            let [x, y, z] = self.group_at(earlier.group - 1);
+            format!("{thread} of workgroup {x}, {y}, {z}")
+        };
+        let between = if is_mine {
+            "with no barrier between"
+        } else {
+            "and workgroups of one launch are in no order"
+        };
+        let message = format!("data race: {who} {doing} `{cell}`, which {other} {done}, {between}");
+        let site = self.program.spans[earlier.site as usize];
+        Fault::new(Rule::Race, span, message).with("the other access", site)
     }
 
     fn unwritten(&self, address: &Address, lane: usize, t: usize, span: Span) -> Fault {
@@ -460,11 +497,10 @@ impl<'a> Machine<'a> {
             format!(" (lane {lane} of a vector)")
         };
         let message = format!(
-            "`{}[{}]`{at} is read before anything wrote it",
-            self.name(address),
-            self.index_text(address, t)
+            "`{}`{at} is read before anything wrote it",
+            self.cell(address, t)
         );
-        self.fault(span, t, message)
+        self.fault(Rule::Uninitialised, span, t, message)
     }
 
     /// Reads an element of a tensor on behalf of a tile operation.
@@ -482,10 +518,9 @@ impl<'a> Machine<'a> {
             at,
             size,
             AccessKind::Read,
-            TILE,
-            span,
+            self.tile_thread(),
         ) {
-            return Err(self.tile_race(race, param, indices, span));
+            return Err(self.tile_race(race, AccessKind::Read, param, indices, span));
         }
         let contents = &launch.buffers[buffer].contents;
         if contents.written[at..at + size].contains(&false) {
@@ -493,11 +528,7 @@ impl<'a> Machine<'a> {
                 "`{}{indices:?}` is read by a tile load before anything wrote it",
                 self.kernel.params[param].name
             );
-            return Err(Fault {
-                message,
-                span,
-                thread: None,
-            });
+            return Err(Fault::new(Rule::Uninitialised, span, message));
         }
         Ok(read_bits(&contents.bytes[at..at + size]))
     }
@@ -518,10 +549,9 @@ impl<'a> Machine<'a> {
             at,
             size,
             AccessKind::Write,
-            TILE,
-            span,
+            self.tile_thread(),
         ) {
-            return Err(self.tile_race(race, param, indices, span));
+            return Err(self.tile_race(race, AccessKind::Write, param, indices, span));
         }
         let contents = &mut launch.buffers[buffer].contents;
         contents.bytes[at..at + size].copy_from_slice(&bits.to_le_bytes()[..size]);
@@ -545,11 +575,7 @@ impl<'a> Machine<'a> {
                     "index {index} of dimension {axis} of `{}`, which has extent {extent}",
                     self.kernel.params[param].name
                 );
-                return Err(Fault {
-                    message,
-                    span,
-                    thread: None,
-                });
+                return Err(Fault::new(Rule::OutOfBounds, span, message));
             }
             element += index * tensor.strides[axis];
         }
@@ -557,19 +583,16 @@ impl<'a> Machine<'a> {
         Ok((tensor.buffer, at, tensor.scalar))
     }
 
-    fn tile_race(&self, race: Race, param: Param, indices: &[u64], span: Span) -> Fault {
-        let message = format!(
-            "data race: `{}{indices:?}` is {} by {} at {} and this tile operation touches it with no barrier between",
-            self.kernel.params[param].name,
-            race.earlier,
-            race.who,
-            place(self.kernel, race.span),
-        );
-        Fault {
-            message,
-            span,
-            thread: None,
-        }
+    fn tile_race(
+        &self,
+        race: Race,
+        kind: AccessKind,
+        param: Param,
+        indices: &[u64],
+        span: Span,
+    ) -> Fault {
+        let cell = format!("{}{indices:?}", self.kernel.params[param].name);
+        self.race_on(&cell, "this tile operation", kind, &race, span)
     }
 }
 

@@ -5,9 +5,10 @@ use iron_ir::kernel::Span;
 use iron_ir::op::{BinaryOp, GroupOp, SubgroupOp, UnaryOp};
 use iron_ir::{Class, Const, Scalar, Type, fold};
 
-use super::machine::{Fault, Machine};
+use super::machine::Machine;
 use super::mask::Mask;
 use super::program::{Inst, Row};
+use super::report::{Fault, Rule};
 use super::scalar;
 
 /// Sets row `dst` from row `a`.
@@ -71,11 +72,8 @@ impl Machine<'_> {
                 a,
                 b: rhs,
                 lanes,
-                is_index,
+                ..
             } => {
-                if is_index {
-                    self.check_wrap(op, scalar, [self.at(a), self.at(rhs)], span)?;
-                }
                 let mut known = true;
                 for lane in 0..u32::from(lanes) {
                     let dst = self.at(dst + lane);
@@ -188,13 +186,7 @@ impl Machine<'_> {
                 }
                 self.known(known, span, || format!("`fma` of {scalar}"))
             }
-            Inst::Convert {
-                from,
-                to,
-                dst,
-                a,
-                is_index,
-            } => self.convert(from, to, dst, a, is_index, span),
+            Inst::Convert { from, to, dst, a } => self.convert(from, to, dst, a, span),
             Inst::Bitcast { from, to, dst, a } => {
                 self.bitcast(from, to, dst, a);
                 Ok(())
@@ -214,54 +206,11 @@ impl Machine<'_> {
         if known {
             return Ok(());
         }
-        Err(Fault {
-            message: format!("there is no {}", what()),
-            span,
-            thread: None,
-        })
+        let message = format!("there is no {}", what());
+        Err(Fault::new(Rule::NoOperation, span, message))
     }
 
-    /// Sums and products that make an index must fit their type.
-    fn check_wrap(
-        &self,
-        op: BinaryOp,
-        scalar: Scalar,
-        [a, b]: [usize; 2],
-        span: Span,
-    ) -> Result<(), Fault> {
-        let limit = if scalar == Scalar::U32 {
-            u128::from(u32::MAX)
-        } else {
-            u128::from(u64::MAX)
-        };
-        self.mask.try_for_each(|t| {
-            let (x, y) = (u128::from(self.regs[a + t]), u128::from(self.regs[b + t]));
-            // An operand in the upper half stands for a negative number, made by a pass or by
-            // a wrapping subtraction: wrapping is then what was meant.
-            if x > limit / 2 || y > limit / 2 {
-                return Ok(());
-            }
-            let exact = if op == BinaryOp::Add { x + y } else { x * y };
-            if exact <= limit {
-                return Ok(());
-            }
-            let message = format!(
-                "an index wraps: {x} {} {y} is {exact}, above the largest {scalar}, {limit}",
-                if op == BinaryOp::Add { "+" } else { "*" }
-            );
-            Err(self.fault(span, t, message))
-        })
-    }
-
-    fn convert(
-        &mut self,
-        from: Type,
-        to: Type,
-        dst: Row,
-        a: Row,
-        is_index: bool,
-        span: Span,
-    ) -> Result<(), Fault> {
+    fn convert(&mut self, from: Type, to: Type, dst: Row, a: Row, span: Span) -> Result<(), Fault> {
         let mut known = true;
         let packed = from.scalar.class() == Class::Packed || to.scalar.class() == Class::Packed;
         if packed || from.lanes != to.lanes {
@@ -284,19 +233,6 @@ impl Machine<'_> {
         }
         for lane in 0..u32::from(to.lanes) {
             let (dst, a) = (self.at(dst + lane), self.at(a + lane));
-            if is_index && from.scalar.bytes() > to.scalar.bytes() {
-                self.mask.try_for_each(|t| {
-                    let x = self.regs[a + t];
-                    if x >> to.scalar.bits() == 0 {
-                        return Ok(());
-                    }
-                    Err(self.fault(
-                        span,
-                        t,
-                        format!("an index loses bits: {x} does not fit {}", to.scalar),
-                    ))
-                })?;
-            }
             let (regs, mask) = (&mut self.regs, &self.mask);
             match (from.scalar, to.scalar) {
                 (Scalar::U32, Scalar::U64) => map1(regs, mask, dst, a, |x| x),
@@ -363,7 +299,7 @@ impl Machine<'_> {
                     "`{}` is read before it is written",
                     self.kernel.locals[local].name
                 );
-                return Err(self.fault(span, t, message));
+                return Err(self.fault(Rule::Uninitialised, span, t, message));
             }
         }
         Ok(())
@@ -393,7 +329,7 @@ impl Machine<'_> {
                     "the argument of a broadcast must be uniform: it is {value} in thread {} and {other} here",
                     range.start
                 );
-                return Err(self.fault(span, t, message));
+                return Err(self.fault(Rule::NotUniform, span, t, message));
             }
         }
         Ok(value)
@@ -427,7 +363,7 @@ impl Machine<'_> {
                         op.name(),
                         values.len()
                     );
-                    self.fault(span, t, message)
+                    self.fault(Rule::NoSuchLane, span, t, message)
                 };
                 let mut out = Vec::with_capacity(values.len());
                 for (own, t) in range.clone().enumerate() {
@@ -510,7 +446,7 @@ impl Machine<'_> {
                         let message = format!(
                             "broadcast of thread {source}, but the workgroup has {threads} threads"
                         );
-                        return Err(self.fault(span, 0, message));
+                        return Err(self.fault(Rule::NoSuchLane, span, 0, message));
                     };
                     self.regs[dst..dst + threads].fill(value);
                 }

@@ -9,9 +9,12 @@ use iron_ir::entity::Handle;
 use iron_ir::kernel::{Kernel, Space, Span};
 use iron_ir::op::{BarrierMemory, BarrierScope, BinaryOp, BuiltinOp};
 
+use super::exact::WrappedValues;
+use super::finite::Origins;
 use super::mask::Mask;
-use super::memory::{Actor, ArrayMemory, BufferMemory, TensorMemory};
+use super::memory::{Access, Actor, ArrayMemory, BufferMemory, FIRST_TILE, TensorMemory};
 use super::program::{Inst, Pc, Program, Row, Source};
+use super::report::{Fault, Rule};
 use super::scalar;
 
 /// What a launch hands to every workgroup.
@@ -26,15 +29,10 @@ pub(super) struct Launch<'a> {
     pub grid: [u32; 3],
     pub subgroup_size: u32,
     pub step_budget: u64,
-    /// Line of the first failed index check.
-    pub error_word: Option<u32>,
-}
-
-/// A fault of the kernel.
-pub(super) struct Fault {
-    pub message: String,
-    pub span: Span,
-    pub thread: Option<u32>,
+    /// Values that stop being finite are faults.
+    pub finite: bool,
+    /// The first failed index check, and its workgroup.
+    pub failed_index: Option<(Fault, [u32; 3])>,
 }
 
 /// Why a workgroup stopped.
@@ -58,6 +56,8 @@ pub(super) enum Frame {
         broken: Mask,
         continued: Mask,
         entered: u32,
+        /// Steps before it.
+        since: u64,
         span: Span,
     },
     /// `first` is the first element of the chunk at work, `at` the map's instruction.
@@ -78,6 +78,7 @@ pub(super) struct Machine<'a> {
     pub kernel: &'a Kernel,
     pub threads: u32,
     pub subgroup_size: u32,
+    pub grid: [u32; 3],
     pub group: [u32; 3],
     pub group_linear: u32,
     pub regs: Vec<u64>,
@@ -88,11 +89,33 @@ pub(super) struct Machine<'a> {
     pub mask: Mask,
     pub frames: Vec<Frame>,
     pub returned: Option<Span>,
+    /// Values that stop being finite are faults.
+    pub finite: bool,
+    pub wrapped: WrappedValues,
+    pub origins: Origins,
     pc: Pc,
-    shared_epoch: u32,
-    global_epoch: u32,
-    subgroup_epoch: u32,
+    shared: Epoch,
+    global: Epoch,
+    tile_operations: u32,
     steps: u64,
+}
+
+/// Barriers passed that order one kind of memory.
+#[derive(Clone, Copy, Default)]
+struct Epoch {
+    workgroup: u32,
+    /// Those of subgroups, and of the workgroup too.
+    subgroup: u32,
+}
+
+impl Epoch {
+    fn pass(&mut self, scope: BarrierScope) {
+        self.subgroup += 1;
+        match scope {
+            BarrierScope::Subgroup => {}
+            BarrierScope::Workgroup | BarrierScope::Grid => self.workgroup += 1,
+        }
+    }
 }
 
 impl<'a> Machine<'a> {
@@ -125,6 +148,7 @@ impl<'a> Machine<'a> {
             kernel,
             threads,
             subgroup_size: launch.subgroup_size,
+            grid: launch.grid,
             group: [0; 3],
             group_linear: 0,
             regs: vec![0; program.rows as usize * w],
@@ -135,10 +159,13 @@ impl<'a> Machine<'a> {
             mask: Mask::empty(threads),
             frames: Vec::new(),
             returned: None,
+            finite: launch.finite,
+            wrapped: WrappedValues::default(),
+            origins: Origins::default(),
             pc: 0,
-            shared_epoch: 0,
-            global_epoch: 0,
-            subgroup_epoch: 0,
+            shared: Epoch::default(),
+            global: Epoch::default(),
+            tile_operations: 0,
             steps: 0,
         };
         for &(row, source) in &program.sources {
@@ -197,6 +224,8 @@ impl<'a> Machine<'a> {
         self.mask = Mask::first(self.threads, self.threads);
         self.frames.clear();
         self.returned = None;
+        self.wrapped.clear();
+        self.start_tracing();
         self.pc = 0;
         self.steps = 0;
     }
@@ -217,11 +246,10 @@ impl<'a> Machine<'a> {
     }
 
     /// A fault at an instruction.
-    pub fn fault(&self, span: Span, thread: usize, message: String) -> Fault {
+    pub fn fault(&self, rule: Rule, span: Span, thread: usize, message: String) -> Fault {
         Fault {
-            message,
-            span,
             thread: Some(thread as u32),
+            ..Fault::new(rule, span, message)
         }
     }
 
@@ -237,14 +265,7 @@ impl<'a> Machine<'a> {
             self.pc += 1;
             self.steps += 1;
             if self.steps > launch.step_budget {
-                let thread = (0..self.threads)
-                    .find(|&t| self.mask.contains(t))
-                    .unwrap_or(0);
-                let message = format!(
-                    "the step budget of {} statements a workgroup is spent: the kernel may never end",
-                    launch.step_budget
-                );
-                return Err(self.fault(span, thread as usize, message));
+                return Err(self.endless(launch.step_budget, span));
             }
             match inst {
                 Inst::Unary { .. }
@@ -265,14 +286,12 @@ impl<'a> Machine<'a> {
                         continue;
                     }
                     self.require_all(span, "barrier")?;
-                    match scope {
-                        BarrierScope::Subgroup => self.subgroup_epoch += 1,
-                        BarrierScope::Workgroup | BarrierScope::Grid => {
-                            self.join_workgroup(*memory == BarrierMemory::SharedAndGlobal);
-                        }
+                    self.shared.pass(*scope);
+                    match memory {
+                        BarrierMemory::Shared => {}
+                        BarrierMemory::SharedAndGlobal => self.global.pass(*scope),
                     }
                     if *scope == BarrierScope::Grid {
-                        self.global_epoch += 1;
                         return Ok(Stop::GridBarrier);
                     }
                 }
@@ -286,54 +305,99 @@ impl<'a> Machine<'a> {
                     if !self.mask.is_empty() {
                         self.require_all(span, "workgroup operation")?;
                         self.group(inst, span)?;
-                        self.join_workgroup(false);
+                        self.join_workgroup();
                     }
                 }
                 Inst::CheckIndex { dst, index, bound } => {
                     let (d, i, b) = (self.at(*dst), self.at(*index), self.at(*bound));
                     let regs = &mut self.regs;
+                    let mut failed = None;
                     self.mask.for_each(|t| {
-                        let inside = regs[i + t] < regs[b + t];
-                        regs[d + t] = if inside { regs[i + t] } else { 0 };
-                        if !inside && launch.error_word.is_none() {
-                            launch.error_word = Some(span.line);
+                        let (index, bound) = (regs[i + t], regs[b + t]);
+                        regs[d + t] = if index < bound { index } else { 0 };
+                        if index >= bound && failed.is_none() {
+                            failed = Some((t, index, bound));
                         }
                     });
+                    if let (None, Some((t, index, bound))) = (&launch.failed_index, failed) {
+                        let message =
+                            format!("data-dependent index {index} is not below its bound {bound}");
+                        let fault = self.fault(Rule::IndexIn, span, t, message);
+                        launch.failed_index = Some((fault, self.group));
+                    }
                 }
                 Inst::Tile(stmt) => {
                     if !self.mask.is_empty() {
                         self.require_all(span, "tile operation")?;
+                        self.tile_operations += 1;
                         self.tile(launch, stmt, span)?;
-                        self.join_workgroup(false);
+                        self.join_workgroup();
                     }
                 }
                 Inst::Map { .. } | Inst::MapNext { .. } => self.map(inst, span)?,
                 _ => self.control(inst, span)?,
             }
+            if program.followed[pc] {
+                self.follow(inst, span)?;
+            }
+            if self.finite {
+                self.trace(inst, pc as Pc);
+            }
         }
     }
 
-    /// Marks that every earlier access of the workgroup is ordered before every later one.
-    pub(super) fn join_workgroup(&mut self, global: bool) {
-        self.shared_epoch += 1;
-        self.subgroup_epoch += 1;
-        self.global_epoch += u32::from(global);
+    /// The budget is spent: in the innermost loop that took at least half of it.
+    fn endless(&self, budget: u64, span: Span) -> Fault {
+        let mut loops = self.frames.iter().rev().filter_map(|frame| match frame {
+            Frame::Loop { since, span, .. } => Some((*since, *span)),
+            Frame::If { .. } | Frame::Map { .. } => None,
+        });
+        let at = loops.find(|(since, _)| *since <= budget / 2);
+        let thread = (0..self.threads).find(|&t| self.mask.contains(t));
+        let threads = self.mask.count();
+        let message = format!(
+            "the step budget of {budget} statements a workgroup is spent: the {} may never end \
+             ({threads} of {} threads are in it)",
+            if at.is_some() { "loop" } else { "kernel" },
+            self.threads
+        );
+        Fault {
+            thread,
+            ..Fault::new(Rule::Endless, at.map_or(span, |(_, span)| span), message)
+        }
+    }
+
+    /// Marks that every earlier access of the workgroup to shared memory is ordered before every
+    /// later one.
+    pub(super) fn join_workgroup(&mut self) {
+        self.shared.pass(BarrierScope::Workgroup);
+    }
+
+    /// The thread id of the tile operation at work; another for each.
+    pub(super) fn tile_thread(&self) -> u32 {
+        FIRST_TILE + self.tile_operations
     }
 
     /// Who thread `t` is to the shadow memory.
-    pub fn actor(&self, t: u32, span: Span, global: bool) -> Actor {
+    pub fn actor(&self, t: u32, is_global: bool) -> Actor {
+        let epoch = if is_global { self.global } else { self.shared };
         Actor {
-            group: self.group_linear + 1,
-            thread: t,
-            subgroup: t / self.subgroup_size,
-            epoch: if global {
-                self.global_epoch
-            } else {
-                self.shared_epoch
+            access: Access {
+                group: self.group_linear + 1,
+                thread: t,
+                epoch: epoch.workgroup,
+                subgroup_epoch: epoch.subgroup,
+                site: self.pc - 1,
             },
-            subgroup_epoch: self.subgroup_epoch,
-            span,
+            lanes_log2: self.subgroup_size.trailing_zeros(),
+            is_shared: !is_global,
         }
+    }
+
+    /// The place of a workgroup in the grid.
+    pub(super) fn group_at(&self, linear: u32) -> [u32; 3] {
+        let [x, y, _] = self.grid.map(|n| n.max(1));
+        [linear % x, linear / x % y, linear / x / y]
     }
 
     /// Every thread of the workgroup must be here.
@@ -342,11 +406,11 @@ impl<'a> Machine<'a> {
             return Ok(());
         }
         let mut before = self.threads;
-        let mut cause = self.returned.map(|span| (span, "it has returned"));
+        let mut cause = self.returned.map(|span| (span, "the return of others"));
         for frame in &self.frames {
             let (entered, at, why) = match frame {
-                Frame::If { entered, span, .. } => (*entered, *span, "the condition there"),
-                Frame::Loop { entered, span, .. } => (*entered, *span, "the loop there"),
+                Frame::If { entered, span, .. } => (*entered, *span, "the branch"),
+                Frame::Loop { entered, span, .. } => (*entered, *span, "the loop"),
                 Frame::Map { .. } => continue,
             };
             if entered < before {
@@ -356,18 +420,15 @@ impl<'a> Machine<'a> {
             cause = Some((at, why));
         }
         let absent = self.mask.first_absent().unwrap_or(0);
-        let why = cause.map_or(String::new(), |(at, why)| {
-            format!(" ({why}: {})", place(self.kernel, at))
-        });
         let message = format!(
-            "{what} in divergent control flow: {} of {} threads are here, thread {absent} is not{why}",
+            "{what} in divergent control flow: {} of {} threads are here, thread {absent} is not",
             self.mask.count(),
             self.threads
         );
-        Err(Fault {
-            message,
-            span,
-            thread: None,
+        let fault = Fault::new(Rule::Divergence, span, message);
+        Err(match cause {
+            Some((at, what)) => fault.with(what, at),
+            None => fault,
         })
     }
 
@@ -416,6 +477,7 @@ impl<'a> Machine<'a> {
                 step,
                 exit,
             } => {
+                self.check_bounds([*start, *end, *step], span)?;
                 let (i, s) = (self.at(*index), self.at(*start));
                 let (e, p) = (self.at(*end), self.at(*step));
                 let regs = &mut self.regs;
@@ -427,11 +489,8 @@ impl<'a> Machine<'a> {
                     }
                 });
                 if let Some((t, step)) = zero_step {
-                    return Err(self.fault(
-                        span,
-                        t,
-                        format!("a loop step of {step}; it must be above zero"),
-                    ));
+                    let message = format!("a loop step of {step}; it must be above zero");
+                    return Err(self.fault(Rule::ZeroStep, span, t, message));
                 }
                 let entered = self.mask.count();
                 let regs = &self.regs;
@@ -519,6 +578,7 @@ impl<'a> Machine<'a> {
             broken: done,
             continued,
             entered,
+            since: self.steps,
             span,
         });
     }
@@ -533,20 +593,11 @@ impl<'a> Machine<'a> {
 }
 
 /// An integer as its type orders it.
-fn ordered(scalar: Scalar, bits: u64) -> i128 {
+pub(super) fn ordered(scalar: Scalar, bits: u64) -> i128 {
     if scalar.is_signed() {
         let shift = 64 - scalar.bits();
         i128::from(((bits << shift) as i64) >> shift)
     } else {
         i128::from(bits)
-    }
-}
-
-/// `file:line:column` of a span.
-pub(super) fn place(kernel: &Kernel, span: Span) -> String {
-    match kernel.files.get(usize::from(span.file)) {
-        Some(file) if span.line > 0 => format!("{file}:{}:{}", span.line, span.column),
-        _ if span.line > 0 => format!("{}:{}", span.line, span.column),
-        _ => "unknown place".into(),
     }
 }

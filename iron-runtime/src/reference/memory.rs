@@ -5,9 +5,10 @@ use std::any::Any;
 use std::sync::Arc;
 
 use iron_ir::Scalar;
-use iron_ir::kernel::Span;
 use iron_ir::launch::DeviceBuffer;
 use parking_lot::{Mutex, MutexGuard};
+
+use super::program::Pc;
 
 /// A buffer of the reference device.
 pub(super) struct ReferenceBuffer {
@@ -60,18 +61,31 @@ pub(super) fn own(buffer: &Arc<dyn DeviceBuffer>) -> Option<&ReferenceBuffer> {
     buffer.as_any().downcast_ref()
 }
 
-/// Who makes an access, and when.
-#[derive(Clone, Copy)]
-pub(super) struct Actor {
+/// One access to a cell. Group 0 is no access.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Access {
     /// Linear index of the workgroup, from 1.
     pub group: u32,
     pub thread: u32,
-    pub subgroup: u32,
     /// Barriers of the workgroup passed, of those that order this memory.
     pub epoch: u32,
-    /// Barriers of the subgroup passed.
+    /// Barriers of the subgroup or workgroup passed, of those that order this memory.
     pub subgroup_epoch: u32,
-    pub span: Span,
+    /// Instruction.
+    pub site: Pc,
+}
+
+/// Threads from here on are tile operations: each is the workgroup as a whole, and no thread of it.
+pub(super) const FIRST_TILE: u32 = 1 << 31;
+
+/// Who makes an access, and when.
+#[derive(Clone, Copy)]
+pub(super) struct Actor {
+    pub access: Access,
+    /// Binary logarithm of the subgroup's width.
+    pub lanes_log2: u32,
+    /// The cell is of shared memory, which other workgroups never see.
+    pub is_shared: bool,
 }
 
 /// Kind of an access.
@@ -82,161 +96,157 @@ pub(super) enum AccessKind {
     Atomic,
 }
 
-/// The last accesses of one kind to a cell.
-#[derive(Clone, Copy, Default)]
-struct Record {
-    group: u32,
-    thread: u32,
-    epoch: u32,
-    subgroup_epoch: u32,
-    line: u32,
-    column: u16,
-    file: u16,
+impl Access {
+    fn subgroup(&self, me: &Actor) -> u32 {
+        if self.thread < FIRST_TILE {
+            self.thread >> me.lanes_log2
+        } else {
+            self.thread
+        }
+    }
+
+    fn is_absent(&self, me: &Actor) -> bool {
+        self.group == 0 || (me.is_shared && self.group != me.access.group)
+    }
+
+    /// A barrier, or the order of the thread itself, puts this access before `me`.
+    fn is_before(&self, me: &Actor) -> bool {
+        let now = &me.access;
+        self.group == now.group
+            && (self.thread == now.thread
+                || self.epoch < now.epoch
+                || (self.subgroup_epoch < now.subgroup_epoch
+                    && self.subgroup(me) == now.subgroup(me)))
+    }
+
+    fn conflicts(&self, me: &Actor) -> bool {
+        !self.is_absent(me) && !self.is_before(me)
+    }
 }
 
-/// Several workgroups.
-const MANY_GROUPS: u32 = u32::MAX;
-/// Several threads of several subgroups.
-const MANY: u32 = u32::MAX;
-/// Several threads of the subgroup in the low bits.
-const MANY_OF_SUBGROUP: u32 = 1 << 31;
-/// A tile operation: the workgroup as a whole.
-pub(super) const TILE: u32 = MANY_OF_SUBGROUP - 1;
+/// Two accesses that stand for any number of them: whoever conflicts with some access noted here
+/// conflicts with one of the two.
+///
+/// An access stands for every earlier one of its thread, and for every one that a workgroup barrier
+/// put before it. Of accesses between the same two workgroup barriers, two of different subgroups
+/// conflict with whoever comes; within one subgroup, the latest two of different threads suffice.
+#[derive(Clone, Copy, Default)]
+struct Accesses([Access; 2]);
 
-/// The accesses to one cell since the last barrier.
+impl Accesses {
+    fn note(&mut self, me: &Actor) {
+        let now = me.access;
+        for old in &mut self.0 {
+            let covered =
+                old.group == now.group && (old.thread == now.thread || old.epoch < now.epoch);
+            if covered || old.is_absent(me) {
+                *old = Access::default();
+            }
+        }
+        let [a, b] = &mut self.0;
+        if a.group == 0 {
+            *a = now;
+        } else if b.group == 0 {
+            *b = now;
+        } else if a.group == b.group && a.subgroup(me) == b.subgroup(me) {
+            let older = if a.subgroup_epoch <= b.subgroup_epoch {
+                a
+            } else {
+                b
+            };
+            *older = now;
+        }
+    }
+
+    fn conflict(&self, me: &Actor) -> Option<Access> {
+        self.0.into_iter().find(|access| access.conflicts(me))
+    }
+}
+
+/// The accesses to one cell that may still conflict with one to come.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Shadow {
-    read: Record,
-    write: Record,
-    atomic: Record,
+    /// A write that raced with nothing stands for all that was before it.
+    write: Access,
+    reads: Accesses,
+    atomics: Accesses,
 }
 
 /// A conflicting access found.
 pub(super) struct Race {
-    pub earlier: &'static str,
-    pub who: String,
-    pub span: Span,
-}
-
-impl Record {
-    fn conflicts(&self, me: &Actor) -> bool {
-        if self.group == 0 {
-            return false;
-        }
-        if self.group != me.group {
-            return true;
-        }
-        if self.epoch < me.epoch || self.thread == me.thread {
-            return false;
-        }
-        let same_subgroup = self.thread != MANY
-            && self.thread & MANY_OF_SUBGROUP != 0
-            && self.thread & !MANY_OF_SUBGROUP == me.subgroup;
-        !(same_subgroup && self.subgroup_epoch < me.subgroup_epoch)
-    }
-
-    fn note(&mut self, me: &Actor, lanes: u32) {
-        let fresh = Record {
-            group: me.group,
-            thread: me.thread,
-            epoch: me.epoch,
-            subgroup_epoch: me.subgroup_epoch,
-            line: me.span.line,
-            column: me.span.column,
-            file: me.span.file,
-        };
-        if self.group == 0 || (self.group == me.group && self.epoch < me.epoch) {
-            *self = fresh;
-        } else if self.group != me.group {
-            *self = Record {
-                group: MANY_GROUPS,
-                thread: MANY,
-                ..fresh
-            };
-        } else if self.thread != me.thread {
-            let subgroup = if self.thread & MANY_OF_SUBGROUP == 0 {
-                self.thread / lanes
-            } else {
-                self.thread & !MANY_OF_SUBGROUP
-            };
-            let thread = if subgroup == me.subgroup {
-                MANY_OF_SUBGROUP | subgroup
-            } else {
-                MANY
-            };
-            *self = Record { thread, ..fresh };
-        } else {
-            *self = fresh;
-        }
-    }
-
-    fn describe(&self, me: &Actor) -> String {
-        if self.group == MANY_GROUPS {
-            "threads of several workgroups".into()
-        } else if self.group != me.group {
-            format!("a thread of workgroup {} (linear)", self.group - 1)
-        } else if self.thread == TILE {
-            "a tile operation".into()
-        } else if self.thread & MANY_OF_SUBGROUP != 0 {
-            "several threads".into()
-        } else {
-            format!("thread {}", self.thread)
-        }
-    }
+    pub kind: AccessKind,
+    pub earlier: Access,
 }
 
 impl Shadow {
-    /// Notes an access; the conflicting earlier one, if there is one. `lanes` is the subgroup
-    /// width.
-    pub fn access(&mut self, kind: AccessKind, me: &Actor, lanes: u32) -> Option<Race> {
-        let rivals: [(&Record, &'static str); 3] = [
-            (&self.write, "written"),
-            (&self.read, "read"),
-            (&self.atomic, "changed atomically"),
+    /// Notes an access; the conflicting earlier one, if there is one.
+    pub fn access(&mut self, kind: AccessKind, me: &Actor) -> Option<Race> {
+        if self.write.conflicts(me) {
+            let earlier = self.write;
+            return Some(Race {
+                kind: AccessKind::Write,
+                earlier,
+            });
+        }
+        let rivals = [
+            (AccessKind::Read, &self.reads),
+            (AccessKind::Atomic, &self.atomics),
         ];
-        for (record, earlier) in rivals {
-            let rival = !matches!(
-                (kind, earlier),
-                (AccessKind::Read, "read") | (AccessKind::Atomic, "changed atomically")
-            );
-            // One thread's own subgroup needs its thread id spread to the subgroup's form.
-            let record = &record.widened(me, lanes);
-            if rival && record.conflicts(me) {
-                let span = Span {
-                    file: record.file,
-                    line: record.line,
-                    column: record.column,
-                };
+        for (earlier_kind, accesses) in rivals {
+            if kind != earlier_kind
+                && let Some(earlier) = accesses.conflict(me)
+            {
                 return Some(Race {
+                    kind: earlier_kind,
                     earlier,
-                    who: record.describe(me),
-                    span,
                 });
             }
         }
         match kind {
-            AccessKind::Read => self.read.note(me, lanes),
-            AccessKind::Write => self.write.note(me, lanes),
-            AccessKind::Atomic => self.atomic.note(me, lanes),
+            AccessKind::Read => self.reads.note(me),
+            AccessKind::Atomic => self.atomics.note(me),
+            AccessKind::Write => {
+                *self = Shadow {
+                    write: me.access,
+                    ..Shadow::default()
+                };
+            }
         }
         None
     }
 }
 
-impl Record {
-    /// The same record, its single thread named by its subgroup where a subgroup barrier may
-    /// have ordered it.
-    fn widened(&self, me: &Actor, lanes: u32) -> Record {
-        let single = self.thread & MANY_OF_SUBGROUP == 0 && self.thread != TILE;
-        let earlier = self.subgroup_epoch < me.subgroup_epoch;
-        if single && earlier && self.thread != me.thread {
-            Record {
-                thread: MANY_OF_SUBGROUP | (self.thread / lanes),
-                ..*self
-            }
-        } else {
-            *self
+/// Shadow cells of a range, made where they are first touched.
+pub(super) struct Shadows {
+    pages: Vec<Option<Box<[Shadow]>>>,
+}
+
+const PAGE: usize = 512;
+
+impl Shadows {
+    /// Untouched cells.
+    pub fn new(cells: usize) -> Shadows {
+        Shadows {
+            pages: vec![None; cells.div_ceil(PAGE)],
         }
+    }
+
+    /// Nothing is watched.
+    pub fn is_empty(&self) -> bool {
+        self.pages.is_empty()
+    }
+
+    /// One cell.
+    #[inline]
+    pub fn cell(&mut self, at: usize) -> &mut Shadow {
+        let page = self.pages[at / PAGE]
+            .get_or_insert_with(|| vec![Shadow::default(); PAGE].into_boxed_slice());
+        &mut page[at % PAGE]
+    }
+
+    /// Every cell untouched again.
+    pub fn clear(&mut self) {
+        self.pages.fill(None);
     }
 }
 
@@ -245,7 +255,7 @@ impl Record {
 pub(super) struct ArrayMemory {
     pub bits: Vec<u64>,
     pub written: Vec<bool>,
-    pub shadow: Vec<Shadow>,
+    pub shadows: Shadows,
 }
 
 impl ArrayMemory {
@@ -254,14 +264,14 @@ impl ArrayMemory {
         ArrayMemory {
             bits: vec![0xA5A5_A5A5_A5A5_A5A5; elements],
             written: vec![false; elements],
-            shadow: vec![Shadow::default(); if shadowed { elements } else { 0 }],
+            shadows: Shadows::new(if shadowed { elements } else { 0 }),
         }
     }
 
     /// Undefined again.
     pub fn forget(&mut self) {
+        // The shadows tell workgroups apart.
         self.written.fill(false);
-        self.shadow.fill(Shadow::default());
     }
 }
 
@@ -297,7 +307,7 @@ pub(super) struct TensorMemory {
 pub(super) struct BufferMemory<'a> {
     pub contents: MutexGuard<'a, Contents>,
     /// One a granule of the range that the launch may touch; empty where nothing writes it.
-    pub shadow: Vec<Shadow>,
+    pub shadows: Shadows,
     /// First byte of the shadowed range.
     pub shadow_start: usize,
     /// Bytes of a granule: the smallest element among the parameters on this buffer.

@@ -10,10 +10,13 @@
 
 mod access;
 mod compute;
+mod exact;
+mod finite;
 mod machine;
 mod mask;
 mod memory;
 mod program;
+mod report;
 mod scalar;
 mod tiles;
 
@@ -28,9 +31,12 @@ use parking_lot::Mutex;
 
 use crate::device::{Backend, Device, DeviceError, Graph, Pipeline, RecordedLaunch};
 use crate::identity::artifact_hash;
-use machine::{Fault, Launch, Machine, Stop, place};
-use memory::{BufferMemory, ReferenceBuffer, Shadow, TensorMemory, own};
+use machine::{Launch, Machine, Stop};
+use memory::{BufferMemory, ReferenceBuffer, Shadows, TensorMemory, own};
 use program::Program;
+use report::Fault;
+
+pub use report::{Related, Report, Rule};
 
 /// How the reference runs.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +47,10 @@ pub struct ReferenceOptions {
     pub step_budget: u64,
     /// At most this many workgroups of a launch run, spread over the grid; the others do not.
     pub sampled_groups: Option<u64>,
+    /// A float that is not finite, made of operands that were, is a fault where it is stored.
+    pub finite: bool,
+    /// Also takes kernels that the verifier refuses, to see what they do.
+    pub unverified: bool,
 }
 
 impl Default for ReferenceOptions {
@@ -49,6 +59,8 @@ impl Default for ReferenceOptions {
             subgroup_size: 32,
             step_budget: 1 << 26,
             sampled_groups: None,
+            finite: false,
+            unverified: false,
         }
     }
 }
@@ -64,7 +76,11 @@ struct Shared {
     options: ReferenceOptions,
     /// Kernel and line of the first failed index check since the last synchronisation.
     error_word: Mutex<Option<(String, u32)>>,
+    /// Faults since they were last taken, the first [`MOST_REPORTS`].
+    reports: Mutex<Vec<Report>>,
 }
+
+const MOST_REPORTS: usize = 256;
 
 struct ReferencePipeline {
     kernel: Kernel,
@@ -112,6 +128,7 @@ impl ReferenceDevice {
         let shared = Arc::new(Shared {
             options,
             error_word: Mutex::new(None),
+            reports: Mutex::default(),
         });
         ReferenceDevice { options, shared }
     }
@@ -119,6 +136,27 @@ impl ReferenceDevice {
     /// The options.
     pub fn options(&self) -> ReferenceOptions {
         self.options
+    }
+
+    /// Every fault since the last call: those that ended a launch, and failed `index_in` checks.
+    pub fn take_reports(&self) -> Vec<Report> {
+        std::mem::take(&mut *self.shared.reports.lock())
+    }
+
+    /// Makes bytes of a buffer undefined, as they are before anything wrote them; what they hold
+    /// stays, and a kernel that reads them has a fault.
+    ///
+    /// # Errors
+    /// [`DeviceError::Usage`] for a buffer of another device and for a range past its end.
+    pub fn undefine(
+        &self,
+        buffer: &dyn DeviceBuffer,
+        offset: u64,
+        bytes: usize,
+    ) -> Result<(), DeviceError> {
+        let (buffer, at) = range_of(buffer, offset, bytes)?;
+        buffer.lock().written[at..at + bytes].fill(false);
+        Ok(())
     }
 }
 
@@ -184,6 +222,9 @@ impl Device for ReferenceDevice {
     }
 
     fn pipeline(&self, kernel: &Kernel) -> Result<Arc<dyn Pipeline>, DeviceError> {
+        if !self.options.unverified {
+            crate::device::admit(kernel, self)?;
+        }
         Ok(Arc::new(ReferencePipeline {
             program: Program::new(kernel),
             artifact: artifact_hash(kernel, &["reference", &self.driver()]),
@@ -289,26 +330,29 @@ impl Shared {
         let kernel = &pipeline.kernel;
         let mut launch = self.prepare(pipeline, recorded)?;
         let result = self.run_groups(&mut launch, groups);
-        if let Some(line) = launch.error_word {
+        if let Some((fault, group)) = launch.failed_index.take() {
+            let line = fault.span.line;
             self.error_word
                 .lock()
                 .get_or_insert_with(|| (kernel.full_name(), line));
+            self.note(fault.report(kernel, group));
         }
         result.map_err(|(group, fault)| {
-            let thread = fault
-                .thread
-                .map_or(String::new(), |t| format!(", thread {t}"));
-            let [x, y, z] = group;
-            let message = format!(
-                "{}: {} (workgroup {x}, {y}, {z}{thread})",
-                place(kernel, fault.span),
-                fault.message
-            );
+            let report = fault.report(kernel, group);
+            let message = report.to_string();
+            self.note(report);
             DeviceError::Fault {
                 kernel: kernel.full_name(),
                 message,
             }
         })
+    }
+
+    fn note(&self, report: Report) {
+        let mut reports = self.reports.lock();
+        if reports.len() < MOST_REPORTS {
+            reports.push(report);
+        }
     }
 
     fn run_groups<'a>(
@@ -327,7 +371,7 @@ impl Shared {
                 (linear / x / y) as u32,
             ]
         };
-        if launch.program.grid_barriers {
+        if launch.program.grid_barrier.is_some() {
             let mut machines: Vec<Machine<'a>> = (0..total)
                 .map(|linear| {
                     let mut machine = Machine::new(launch);
@@ -350,17 +394,11 @@ impl Shared {
                 let Some(group) = waiting else { return Ok(()) };
                 if let Some(done) = finished {
                     let message = format!("a grid barrier that workgroup {done:?} never reaches");
-                    return Err((
-                        group,
-                        Fault {
-                            message,
-                            span: Default::default(),
-                            thread: None,
-                        },
-                    ));
+                    let span = launch.program.grid_barrier.unwrap_or_default();
+                    return Err((group, Fault::new(Rule::GridBarrier, span, message)));
                 }
                 for buffer in &mut launch.buffers {
-                    buffer.shadow.fill(Shadow::default());
+                    buffer.shadows.clear();
                 }
             }
         }
@@ -450,7 +488,7 @@ impl Shared {
                 };
                 BufferMemory {
                     contents: owner.lock(),
-                    shadow: vec![Shadow::default(); cells],
+                    shadows: Shadows::new(cells),
                     shadow_start: start,
                     granule,
                 }
@@ -466,7 +504,8 @@ impl Shared {
             grid: recorded.checked.grid,
             subgroup_size: self.options.subgroup_size,
             step_budget: self.options.step_budget,
-            error_word: None,
+            finite: self.options.finite,
+            failed_index: None,
         })
     }
 }

@@ -9,7 +9,9 @@ use iron_ir::op::{
     AtomicOp, BarrierMemory, BarrierScope, BinaryOp, BuiltinOp, CompareOp, GroupOp, ReduceOp,
     SubgroupOp, TileStmt, UnaryOp,
 };
-use iron_ir::{Handle, Op, Place, Scalar, Stmt, Type};
+use iron_ir::{Class, Handle, Op, Place, Scalar, Stmt, Type};
+
+use super::exact::Reaching;
 
 /// A row of the register file.
 pub(super) type Row = u32;
@@ -45,8 +47,7 @@ pub(super) enum Inst {
         a: Row,
         lanes: u8,
     },
-    /// `is_index`: the result feeds an index through sums and products only, so that it must
-    /// not wrap.
+    /// `signed_constants`: which operands are constants that stand for negative numbers.
     Binary {
         op: BinaryOp,
         scalar: Scalar,
@@ -54,7 +55,7 @@ pub(super) enum Inst {
         a: Row,
         b: Row,
         lanes: u8,
-        is_index: bool,
+        signed_constants: [bool; 2],
     },
     Compare {
         op: CompareOp,
@@ -85,7 +86,6 @@ pub(super) enum Inst {
         to: Type,
         dst: Row,
         a: Row,
-        is_index: bool,
     },
     Bitcast {
         from: Type,
@@ -203,6 +203,8 @@ pub(super) enum Inst {
 pub(super) struct Program {
     pub code: Vec<Inst>,
     pub spans: Vec<Span>,
+    /// Instructions whose result can reach an index ([`super::exact`]).
+    pub followed: Vec<bool>,
     /// Rows of the register file.
     pub rows: u32,
     /// First row of each value.
@@ -213,8 +215,8 @@ pub(super) struct Program {
     pub local_rows: Vec<Row>,
     /// Rows of the variables' file.
     pub n_local_rows: u32,
-    /// Some barrier joins the whole grid.
-    pub grid_barriers: bool,
+    /// The first barrier that joins the whole grid.
+    pub grid_barrier: Option<Span>,
 }
 
 impl Program {
@@ -247,14 +249,15 @@ impl Program {
             program: Program {
                 code: Vec::new(),
                 spans: Vec::new(),
+                followed: Vec::new(),
                 rows,
                 row_of,
                 sources,
                 local_rows,
                 n_local_rows,
-                grid_barriers: false,
+                grid_barrier: None,
             },
-            index_values: index_values(kernel),
+            reaching: Reaching::of(kernel),
         };
         flattener.block(&kernel.body);
         flattener.emit(Inst::Return, Span::default());
@@ -270,14 +273,22 @@ impl Program {
 struct Flattener<'k> {
     kernel: &'k Kernel,
     program: Program,
-    index_values: HashSet<Value>,
+    reaching: Reaching,
 }
 
 impl Flattener<'_> {
     fn emit(&mut self, inst: Inst, span: Span) -> Pc {
         self.program.code.push(inst);
         self.program.spans.push(span);
+        self.program.followed.push(false);
         self.program.code.len() as Pc - 1
+    }
+
+    /// Marks the last instruction.
+    fn follow(&mut self, is_followed: bool) {
+        if let Some(last) = self.program.followed.last_mut() {
+            *last = is_followed;
+        }
     }
 
     fn here(&self) -> Pc {
@@ -318,6 +329,7 @@ impl Flattener<'_> {
                     },
                     span,
                 );
+                self.follow(self.reaching.locals.contains(local));
             }
             Stmt::Store {
                 place,
@@ -347,7 +359,9 @@ impl Flattener<'_> {
                 self.emit(inst, span);
             }
             Stmt::Barrier(scope, memory) => {
-                self.program.grid_barriers |= *scope == BarrierScope::Grid;
+                if *scope == BarrierScope::Grid {
+                    self.program.grid_barrier.get_or_insert(span);
+                }
                 self.emit(Inst::Barrier(*scope, *memory), span);
             }
             Stmt::Subgroup {
@@ -399,6 +413,7 @@ impl Flattener<'_> {
                     bound: self.row(*bound),
                 };
                 self.emit(inst, span);
+                self.follow(true);
             }
             Stmt::If {
                 condition,
@@ -519,7 +534,6 @@ impl Flattener<'_> {
         };
         let (dst, ty) = (self.row(value), data.ty);
         let lanes = ty.lanes;
-        let is_index = self.index_values.contains(&value);
         let ty_of = |v: &Value| self.kernel.ty(*v);
         let rows_of = |v: Value| {
             let first = self.row(v);
@@ -546,7 +560,7 @@ impl Flattener<'_> {
                 a: self.row(*a),
                 b: self.row(*b),
                 lanes,
-                is_index,
+                signed_constants: [a, b].map(|v| self.is_negative(*op, *v)),
             },
             Op::Compare(op, a, b) => Inst::Compare {
                 op: *op,
@@ -577,7 +591,6 @@ impl Flattener<'_> {
                 to: ty,
                 dst,
                 a: self.row(*a),
-                is_index,
             },
             Op::Bitcast(a) => Inst::Bitcast {
                 from: ty_of(a),
@@ -616,43 +629,17 @@ impl Flattener<'_> {
             },
         };
         self.emit(inst, span);
+        self.follow(self.reaching.values.contains(&value));
     }
-}
 
-/// Values that reach an index through sums, products and conversions alone: a wrap or a lost
-/// bit in them addresses the wrong element.
-fn index_values(kernel: &Kernel) -> HashSet<Value> {
-    let mut found = HashSet::new();
-    let mut work: Vec<Value> = Vec::new();
-    for data in kernel.values.values() {
-        if let Op::Load { indices, .. } = &data.op {
-            work.extend(indices);
-        }
+    /// A constant in the upper half of an unsigned type, added or multiplied.
+    fn is_negative(&self, op: BinaryOp, value: Value) -> bool {
+        let unsigned = self.kernel.ty(value).scalar.class() == Class::Unsigned;
+        let constant = self.kernel.constant(value);
+        matches!(op, BinaryOp::Add | BinaryOp::Mul)
+            && unsigned
+            && constant.is_some_and(|c| c.bits >> (c.scalar.bits() - 1) == 1)
     }
-    kernel.body.walk(&mut |stmt, _| match stmt {
-        Stmt::Store { indices, .. } | Stmt::Atomic { indices, .. } => work.extend(indices),
-        Stmt::Tile(TileStmt::Load {
-            leading, origin, ..
-        })
-        | Stmt::Tile(TileStmt::Store {
-            leading, origin, ..
-        }) => {
-            work.extend(leading.iter().chain(origin));
-        }
-        _ => {}
-    });
-    while let Some(value) = work.pop() {
-        let data = &kernel.values[value];
-        let follows = matches!(
-            data.op,
-            Op::Convert(_) | Op::Binary(BinaryOp::Add | BinaryOp::Mul, ..)
-        );
-        let unsigned = matches!(data.ty.scalar, Scalar::U32 | Scalar::U64);
-        if follows && unsigned && found.insert(value) {
-            work.extend(operands(&data.op));
-        }
-    }
-    found
 }
 
 /// Values that a map's body reads from outside and that must be uniform.

@@ -123,7 +123,8 @@ fn a_missing_barrier_is_a_race() {
     assert_eq!(y.to_f32().unwrap()[0], 63.0);
     let message = fault(run(&device, &reverse(false), &[&y]));
     assert!(
-        message.contains("data race: `s[63]` is written by thread 63 at kernel.rs:3:5"),
+        message.contains("this thread reads `s[63]`, which thread 63 wrote")
+            && message.contains("(the other access: kernel.rs:3:5)"),
         "{message}"
     );
 }
@@ -157,20 +158,30 @@ fn workgroups_that_write_one_cell_race_and_atomics_do_not() {
     run(&device, &build(true), &[&y]).unwrap();
     assert_eq!(y.to_bytes().unwrap(), 12u32.to_le_bytes());
     let message = fault(run(&device, &build(false), &[&y]));
-    assert!(message.contains("a thread of workgroup 0"), "{message}");
+    assert!(
+        message.contains("which thread 0 of workgroup 0, 0, 0 wrote"),
+        "{message}"
+    );
 }
 
 #[test]
 fn a_barrier_that_some_threads_miss_is_reported() {
     // K02
-    let device = device();
+    let unverified = ReferenceOptions {
+        unverified: true,
+        ..ReferenceOptions::default()
+    };
     let mut d = Draft::new("divergent", 8, 1);
     d.tensor("y", Scalar::F32, vec![Expr::Const(1)], Access::ReadWrite);
     let t = d.thread();
     let five = d.u32(5);
     let some = d.less(t, five);
     d.when(some, Draft::barrier);
-    let message = fault(run(&device, &d.finish(), &[&ramp(&device, 1)]));
+    let kernel = d.finish();
+    let refused = device().pipeline(&kernel).map(|_| ()).unwrap_err();
+    assert!(matches!(refused, DeviceError::Compile { .. }), "{refused}");
+    let device: Arc<dyn Device> = Arc::new(ReferenceDevice::with_options(unverified));
+    let message = fault(run(&device, &kernel, &[&ramp(&device, 1)]));
     assert!(
         message.contains("5 of 8 threads are here, thread 5 is not"),
         "{message}"

@@ -5,9 +5,10 @@ use iron_ir::entity::{Handle, Param, Tile, Value};
 use iron_ir::kernel::Span;
 use iron_ir::op::TileStmt;
 
-use super::machine::{Fault, Frame, Launch, Machine};
+use super::machine::{Frame, Launch, Machine};
 use super::mask::Mask;
 use super::program::Inst;
+use super::report::{Fault, Rule};
 use super::scalar;
 
 /// Leading indices (with room for the last two), extents of the last two dimensions, origin.
@@ -75,7 +76,7 @@ impl<'a> Machine<'a> {
                         indices[axes + 1] = origin[1] + u64::from(c);
                         if indices[axes] < extents[0] && indices[axes + 1] < extents[1] {
                             let bits = self.tiles[tile.index()].bits[(r * columns + c) as usize];
-                            let bits = self.rounded(from, to, bits, span)?;
+                            let bits = self.rounded_store(from, to, bits, span)?;
                             self.tile_write(launch, *target, &indices, bits, span)?;
                         }
                     }
@@ -83,6 +84,7 @@ impl<'a> Machine<'a> {
             }
             TileStmt::Copy { to, from } => {
                 self.written(*from, span)?;
+                let finite = self.finite && self.tile_is_finite(*from);
                 let (source, target) = (self.tile_shape(*from).2, self.tile_shape(*to).2);
                 for i in 0..self.tiles[from.index()].bits.len() {
                     let bits =
@@ -90,6 +92,7 @@ impl<'a> Machine<'a> {
                     self.tiles[to.index()].bits[i] = bits;
                 }
                 self.tiles[to.index()].written = true;
+                self.check_tile_finite(*to, finite, "copy", span)?;
             }
             TileStmt::Matmul {
                 accumulator,
@@ -101,11 +104,17 @@ impl<'a> Machine<'a> {
                 for tile in [*accumulator, *a, *b] {
                     self.written(tile, span)?;
                 }
+                let finite = self.finite
+                    && [*accumulator, *a, *b]
+                        .iter()
+                        .all(|t| self.tile_is_finite(*t));
                 self.matmul(*accumulator, (*a, *transpose_a), (*b, *transpose_b), span)?;
+                self.check_tile_finite(*accumulator, finite, "matrix product", span)?;
             }
             TileStmt::Map { .. } => {}
             TileStmt::ReduceRows { to, from, op } => {
                 self.written(*from, span)?;
+                let finite = self.finite && self.tile_is_finite(*from);
                 let (rows, columns, kind) = self.tile_shape(*from);
                 for r in 0..rows {
                     let first = (r * columns) as usize;
@@ -115,9 +124,11 @@ impl<'a> Machine<'a> {
                         scalar::tree(*op, kind, &values).unwrap_or(0);
                 }
                 self.tiles[to.index()].written = true;
+                self.check_tile_finite(*to, finite, "reduction", span)?;
             }
             TileStmt::ReduceColumns { to, from, op } => {
                 self.written(*from, span)?;
+                let finite = self.finite && self.tile_is_finite(*from);
                 let (rows, columns, kind) = self.tile_shape(*from);
                 for c in 0..columns {
                     let bits = &self.tiles[from.index()].bits;
@@ -128,6 +139,7 @@ impl<'a> Machine<'a> {
                         scalar::tree(*op, kind, &values).unwrap_or(0);
                 }
                 self.tiles[to.index()].written = true;
+                self.check_tile_finite(*to, finite, "reduction", span)?;
             }
         }
         Ok(())
@@ -198,18 +210,22 @@ impl<'a> Machine<'a> {
             "tile `{}` is read before it is written",
             self.kernel.tiles[tile].name
         );
-        Err(Fault {
-            message,
-            span,
-            thread: None,
-        })
+        Err(Fault::new(Rule::Uninitialised, span, message))
+    }
+
+    /// As [`Machine::rounded`], on the way to a tensor.
+    fn rounded_store(&self, from: Scalar, to: Scalar, bits: u64, span: Span) -> Result<u64, Fault> {
+        let rounded = self.rounded(from, to, bits, span)?;
+        if self.finite {
+            self.check_rounding([(from, bits), (to, rounded)], span)?;
+        }
+        Ok(rounded)
     }
 
     fn rounded(&self, from: Scalar, to: Scalar, bits: u64, span: Span) -> Result<u64, Fault> {
-        scalar::convert(from, to, bits).ok_or_else(|| Fault {
-            message: format!("there is no conversion of {from} to {to}"),
-            span,
-            thread: None,
+        scalar::convert(from, to, bits).ok_or_else(|| {
+            let message = format!("there is no conversion of {from} to {to}");
+            Fault::new(Rule::NoOperation, span, message)
         })
     }
 
@@ -217,6 +233,9 @@ impl<'a> Machine<'a> {
     fn uniform(&self, value: Value, span: Span) -> Result<u64, Fault> {
         let at = self.at(self.program.row(value));
         let first = self.regs[at];
+        for t in 0..self.threads as usize {
+            self.check_exact(self.program.row(value), t, span)?;
+        }
         for t in 1..self.threads as usize {
             let other = self.regs[at + t];
             if other != first {
@@ -227,7 +246,7 @@ impl<'a> Machine<'a> {
                 let message = format!(
                     "{name} of a tile operation must be uniform: it is {first:#x} in thread 0 and {other:#x} here"
                 );
-                return Err(self.fault(span, t, message));
+                return Err(self.fault(Rule::NotUniform, span, t, message));
             }
         }
         Ok(first)
@@ -257,11 +276,7 @@ impl<'a> Machine<'a> {
                 "`{}` has no rows and columns",
                 self.kernel.params[param].name
             );
-            return Err(Fault {
-                message,
-                span,
-                thread: None,
-            });
+            return Err(Fault::new(Rule::Malformed, span, message));
         };
         if shape.len() != indices.len() {
             let message = format!(
@@ -270,11 +285,7 @@ impl<'a> Machine<'a> {
                 self.kernel.params[param].name,
                 shape.len()
             );
-            return Err(Fault {
-                message,
-                span,
-                thread: None,
-            });
+            return Err(Fault::new(Rule::Malformed, span, message));
         }
         Ok((indices, [rows, columns], origin))
     }
@@ -303,7 +314,7 @@ impl<'a> Machine<'a> {
                             self.written(source, span)?;
                         }
                         self.captured_uniform(captured, span)?;
-                        self.join_workgroup(false);
+                        self.join_workgroup();
                         let outer = self.mask.clone();
                         self.frames.push(Frame::Map {
                             outer,
@@ -334,6 +345,13 @@ impl<'a> Machine<'a> {
             Inst::MapNext { to, result, begin } => {
                 let at = self.at(*result);
                 let n = self.mask.count();
+                if self.finite {
+                    let data = &self.kernel.tiles[*to];
+                    let into = || format!("an element of `{}`", data.name);
+                    for t in 0..n as usize {
+                        self.check_finite(data.scalar, *result, t, into, span)?;
+                    }
+                }
                 let Some(Frame::Map { first, .. }) = self.frames.last_mut() else {
                     return Ok(());
                 };
@@ -366,7 +384,7 @@ impl<'a> Machine<'a> {
                         "a tile map reads a value that differs between threads: {:#x} in thread 0, {:#x} here",
                         values[0], values[t]
                     );
-                    return Err(self.fault(span, t, message));
+                    return Err(self.fault(Rule::NotUniform, span, t, message));
                 }
             }
         }
