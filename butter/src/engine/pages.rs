@@ -72,17 +72,18 @@ impl Sequence {
             return self.length;
         }
         let mut kept = length;
+        if layers.recurrent && kept > 0 {
+            // The states that are there: the committed one, and the one before its step.
+            kept = match self.previous {
+                Some(previous) if previous <= length => previous,
+                _ => 0,
+            };
+            self.version = 1 - self.version;
+        }
         if let Some((window, ring)) = layers.ring
             && (kept + 1).saturating_sub(window) < self.written.saturating_sub(ring)
         {
             kept = 0;
-        }
-        if layers.recurrent && kept > 0 {
-            if self.previous == Some(kept) {
-                self.version = 1 - self.version;
-            } else {
-                kept = 0;
-            }
         }
         self.previous = None;
         self.length = kept;
@@ -207,6 +208,7 @@ mod tests {
         let (from, to) = committed.state_slots(7);
         assert_ne!(from, to);
         let mut back = sequence(&[5, 9]);
+        assert_eq!(sequence(&[5, 9]).truncate(7, layers), 5);
         assert_eq!(back.truncate(5, layers), 5);
         assert_eq!(back.state_slots(7), (to, from));
         assert_eq!(back.truncate(3, layers), 0);
