@@ -4,7 +4,7 @@
 //! Float arithmetic is f32, rounded once where it is stored.
 
 use iron_ir::prelude::*;
-use iron_ir::testing::{Bound, Cases, normal, uniform};
+use iron_ir::testing::{Benches, Bound, Cases, normal, uniform};
 
 /// Scaled sum: `y[i] += alpha * x[i]`.
 #[kernel(grid = [ceil_div(n, 256)], workgroup = 256, instances(T = [f32, f16, bf16]))]
@@ -16,31 +16,62 @@ pub fn axpy<T: Float>(x: &Tensor<T, (n,)>, y: &mut Tensor<T, (n,)>, alpha: f32) 
     y[i] = T::from_f32(fma(alpha, x[i].to_f32(), y[i].to_f32()));
 }
 
-/// Sum: `y[i] = a[i] + b[i]`.
-#[kernel(grid = [ceil_div(n, 256)], workgroup = 256, instances(T = [f32, f16, bf16]))]
-pub fn add<T: Float>(a: &Tensor<T, (n,)>, b: &Tensor<T, (n,)>, y: &mut Tensor<T, (n,)>) {
-    let i = global_id(0);
-    if i < n {
-        y[i] = a[i] + b[i];
+/// Elements that a workgroup of the kernels below handles: 8 a thread, so that a thread of a
+/// narrow type moves 16 bytes.
+const GROUP_ELEMENTS: u32 = 2048;
+
+/// `y[i] = f(x[i])` for the 8 elements of this thread; the last, incomplete 8 one by one.
+#[device_fn]
+fn map_elements<T: Float, U: Float, F: Fn(F32x8) -> F32x8>(
+    x: &Tensor<T, 1>,
+    y: &mut Tensor<U, 1>,
+    f: F,
+) {
+    let (i, n) = (global_id(0), x.dim(0));
+    if i < n / 8 {
+        y.store8(i, f(x.load8(i).to_f32()).to::<U>());
+    } else if i == n / 8 {
+        for j in 8 * i..n {
+            y[j] = U::from_f32(f(splat8(x[j].to_f32()))[0]);
+        }
     }
+}
+
+/// `y[i] = f(a[i], b[i])` for the 8 elements of this thread; the last, incomplete 8 one by one.
+#[device_fn]
+fn zip_elements<T: Float, F: Fn(F32x8, F32x8) -> F32x8>(
+    a: &Tensor<T, 1>,
+    b: &Tensor<T, 1>,
+    y: &mut Tensor<T, 1>,
+    f: F,
+) {
+    let (i, n) = (global_id(0), a.dim(0));
+    if i < n / 8 {
+        y.store8(i, f(a.load8(i).to_f32(), b.load8(i).to_f32()).to::<T>());
+    } else if i == n / 8 {
+        for j in 8 * i..n {
+            let lanes = f(splat8(a[j].to_f32()), splat8(b[j].to_f32()));
+            y[j] = T::from_f32(lanes[0]);
+        }
+    }
+}
+
+/// Sum: `y[i] = a[i] + b[i]`.
+#[kernel(grid = [ceil_div(n, GROUP_ELEMENTS)], workgroup = 256, instances(T = [f32, f16, bf16]))]
+pub fn add<T: Float>(a: &Tensor<T, (n,)>, b: &Tensor<T, (n,)>, y: &mut Tensor<T, (n,)>) {
+    zip_elements(a, b, y, |a, b| a + b);
 }
 
 /// Product: `y[i] = a[i] * b[i]`.
-#[kernel(grid = [ceil_div(n, 256)], workgroup = 256, instances(T = [f32, f16, bf16]))]
+#[kernel(grid = [ceil_div(n, GROUP_ELEMENTS)], workgroup = 256, instances(T = [f32, f16, bf16]))]
 pub fn multiply<T: Float>(a: &Tensor<T, (n,)>, b: &Tensor<T, (n,)>, y: &mut Tensor<T, (n,)>) {
-    let i = global_id(0);
-    if i < n {
-        y[i] = a[i] * b[i];
-    }
+    zip_elements(a, b, y, |a, b| a * b);
 }
 
 /// Scaling: `y[i] = factor * x[i]`.
-#[kernel(grid = [ceil_div(n, 256)], workgroup = 256, instances(T = [f32, f16, bf16]))]
+#[kernel(grid = [ceil_div(n, GROUP_ELEMENTS)], workgroup = 256, instances(T = [f32, f16, bf16]))]
 pub fn scale<T: Float>(x: &Tensor<T, (n,)>, y: &mut Tensor<T, (n,)>, factor: f32) {
-    let i = global_id(0);
-    if i < n {
-        y[i] = T::from_f32(factor * x[i].to_f32());
-    }
+    map_elements(x, y, |x| x * factor);
 }
 
 /// `x * sigmoid(x)`.
@@ -50,12 +81,9 @@ pub fn silu(x: f32) -> f32 {
 }
 
 /// Gated activation of Llama's feed-forward block: `y[i] = silu(gate[i]) * up[i]`.
-#[kernel(grid = [ceil_div(n, 256)], workgroup = 256, instances(T = [f32, f16, bf16]))]
+#[kernel(grid = [ceil_div(n, GROUP_ELEMENTS)], workgroup = 256, instances(T = [f32, f16, bf16]))]
 pub fn silu_mul<T: Float>(gate: &Tensor<T, (n,)>, up: &Tensor<T, (n,)>, y: &mut Tensor<T, (n,)>) {
-    let i = global_id(0);
-    if i < n {
-        y[i] = T::from_f32(silu(gate[i].to_f32()) * up[i].to_f32());
-    }
+    zip_elements(gate, up, y, |gate, up| gate.map(|x| silu(x)) * up);
 }
 
 /// `x` under the tanh approximation of GELU (Hendrycks and Gimpel, 2016).
@@ -67,34 +95,25 @@ fn gelu_by_tanh(x: f32) -> f32 {
 
 /// Gated activation of Gemma's feed-forward block: `y[i] = gelu(gate[i]) * up[i]`, GELU by its
 /// tanh approximation.
-#[kernel(grid = [ceil_div(n, 256)], workgroup = 256, instances(T = [f32, f16, bf16]))]
+#[kernel(grid = [ceil_div(n, GROUP_ELEMENTS)], workgroup = 256, instances(T = [f32, f16, bf16]))]
 pub fn gelu_tanh_mul<T: Float>(
     gate: &Tensor<T, (n,)>,
     up: &Tensor<T, (n,)>,
     y: &mut Tensor<T, (n,)>,
 ) {
-    let i = global_id(0);
-    if i < n {
-        y[i] = T::from_f32(gelu_by_tanh(gate[i].to_f32()) * up[i].to_f32());
-    }
+    zip_elements(gate, up, y, |gate, up| gate.map(|x| gelu_by_tanh(x)) * up);
 }
 
 /// Sigmoid gate: `y[i] = x[i] / (1 + exp(-gate[i]))`.
-#[kernel(grid = [ceil_div(n, 256)], workgroup = 256, instances(T = [f32, f16, bf16]))]
+#[kernel(grid = [ceil_div(n, GROUP_ELEMENTS)], workgroup = 256, instances(T = [f32, f16, bf16]))]
 pub fn sigmoid_mul<T: Float>(x: &Tensor<T, (n,)>, gate: &Tensor<T, (n,)>, y: &mut Tensor<T, (n,)>) {
-    let i = global_id(0);
-    if i < n {
-        y[i] = T::from_f32(x[i].to_f32() / (1.0 + (-gate[i].to_f32()).exp()));
-    }
+    zip_elements(x, gate, y, |x, gate| x / gate.map(|v| 1.0 + (-v).exp()));
 }
 
 /// Soft cap: `y[i] = cap * tanh(x[i] / cap)`.
-#[kernel(grid = [ceil_div(n, 256)], workgroup = 256, instances(T = [f32, f16, bf16]))]
+#[kernel(grid = [ceil_div(n, GROUP_ELEMENTS)], workgroup = 256, instances(T = [f32, f16, bf16]))]
 pub fn soft_cap<T: Float>(x: &Tensor<T, (n,)>, y: &mut Tensor<T, (n,)>, cap: f32) {
-    let i = global_id(0);
-    if i < n {
-        y[i] = T::from_f32(cap * (x[i].to_f32() / cap).tanh());
-    }
+    map_elements(x, y, |x| x.map(|v| cap * (v / cap).tanh()));
 }
 
 /// A vector added to each row: `y[r, c] = x[r, c] + b[c]`, the bias of a projection.
@@ -112,44 +131,38 @@ pub fn add_bias<T: Float>(
 
 /// GELU by its tanh approximation:
 /// `y = 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))` (Hendrycks and Gimpel, 2016).
-#[kernel(grid = [ceil_div(n, 256)], workgroup = 256, instances(T = [f32, f16, bf16]))]
+#[kernel(grid = [ceil_div(n, GROUP_ELEMENTS)], workgroup = 256, instances(T = [f32, f16, bf16]))]
 pub fn gelu_tanh<T: Float>(x: &Tensor<T, (n,)>, y: &mut Tensor<T, (n,)>) {
-    let i = global_id(0);
-    if i < n {
-        y[i] = T::from_f32(gelu_by_tanh(x[i].to_f32()));
-    }
+    map_elements(x, y, |x| x.map(|v| gelu_by_tanh(v)));
 }
 
 /// Exact GELU: `y = 0.5 * x * (1 + erf(x / sqrt(2)))`.
-#[kernel(grid = [ceil_div(n, 256)], workgroup = 256, instances(T = [f32, f16, bf16]))]
+#[kernel(grid = [ceil_div(n, GROUP_ELEMENTS)], workgroup = 256, instances(T = [f32, f16, bf16]))]
 pub fn gelu_erf<T: Float>(x: &Tensor<T, (n,)>, y: &mut Tensor<T, (n,)>) {
-    let i = global_id(0);
-    if i < n {
-        let v = x[i].to_f32();
-        y[i] = T::from_f32(0.5 * v * (1.0 + erf(v * 0.707_106_77)));
-    }
+    map_elements(x, y, |x| x.map(|v| 0.5 * v * (1.0 + erf(v * 0.707_106_77))));
 }
 
 /// Conversion between float types, to nearest even: `y[i] = x[i]`.
-#[kernel(grid = [ceil_div(n, 256)], workgroup = 256, instances(T = [f32, f16, bf16], U = [f32, f16, bf16]))]
+#[kernel(grid = [ceil_div(n, GROUP_ELEMENTS)], workgroup = 256, instances(T = [f32, f16, bf16], U = [f32, f16, bf16]))]
 pub fn cast<T: Float, U: Float>(x: &Tensor<T, (n,)>, y: &mut Tensor<U, (n,)>) {
-    let i = global_id(0);
-    if i < n {
-        y[i] = U::from_f32(x[i].to_f32());
-    }
+    map_elements(x, y, |x| x);
 }
 
 /// Constant: `y[i] = value`.
-#[kernel(grid = [ceil_div(n, 256)], workgroup = 256, instances(T = [f32, f16, bf16]))]
+#[kernel(grid = [ceil_div(n, GROUP_ELEMENTS)], workgroup = 256, instances(T = [f32, f16, bf16]))]
 pub fn fill<T: Float>(y: &mut Tensor<T, (n,)>, value: f32) {
     let i = global_id(0);
-    if i < n {
-        y[i] = T::from_f32(value);
+    if i < n / 8 {
+        y.store8(i, splat8(value).to::<T>());
+    } else if i == n / 8 {
+        for j in 8 * i..n {
+            y[j] = T::from_f32(value);
+        }
     }
 }
 
 /// Lengths that meet the edges of a workgroup, and nothing.
-const LENGTHS: [u64; 5] = [0, 1, 255, 257, 1000];
+const LENGTHS: [u64; 6] = [0, 1, 255, 257, 2048, 5003];
 
 #[test_kernel(axpy)]
 fn axpy_matches_f64(t: &mut Cases) {
@@ -364,5 +377,28 @@ fn fill_writes_every_element(t: &mut Cases) {
             .scalar("value", 0.1f32)
             .bound(Bound::exact())
             .expect(move |_, out| out.set("y", vec![f64::from(0.1f32); n as usize]));
+    }
+}
+
+#[bench_kernel(scale)]
+fn scale_streams(b: &mut Benches) {
+    let n = 64 << 20;
+    let bytes = u64::from(b.scalar("T").bytes());
+    b.bench(format!("{n}"))
+        .input("x", [n], normal(0.0, 1.0))
+        .output("y", [n])
+        .scalar("factor", 1.0f32)
+        .bytes(2 * n * bytes);
+}
+
+#[bench_kernel(silu_mul)]
+fn silu_mul_of_8b(b: &mut Benches) {
+    let bytes = u64::from(b.scalar("T").bytes());
+    for n in [12288, 4096 * 12288] {
+        b.bench(format!("{n}"))
+            .input("gate", [n], normal(0.0, 1.0))
+            .input("up", [n], normal(0.0, 1.0))
+            .output("y", [n])
+            .bytes(3 * n * bytes);
     }
 }

@@ -16,6 +16,7 @@ pub mod quant_product;
 pub mod recurrent;
 pub mod reduce;
 pub mod rope;
+pub mod selection;
 
 /// Keeps this library's registrations in a binary that calls it: a library that nothing refers
 /// to is dropped by the linker, and its kernels with it. Returns how many kernels it has.

@@ -3,15 +3,16 @@
 //! Weights are stored as checkpoints store them, one row an output: `y = x · wᵀ`.
 
 use iron_ir::prelude::*;
-use iron_ir::testing::{Bound, Cases, normal};
+use iron_ir::testing::{Benches, Bound, Cases, normal};
 
 /// Product for few rows: `y[r, n] = sum_k x[r, k] * w[n, k]`. `LANES` threads share an output:
-/// 1 suits a CPU, 32 a GPU. Each thread sums four interleaved chains in ascending `k`.
+/// 1 suits a CPU, 32 short rows on a GPU, 256 long ones. Each thread sums eight interleaved
+/// chains in ascending `k`.
 #[kernel(
     grid = [cols, rows],
     workgroup = LANES,
-    requires(inner % 4 == 0),
-    instances(T = [f32, f16, bf16], LANES = [1, 32])
+    requires(inner % 8 == 0),
+    instances(T = [f32, f16, bf16], LANES = [1, 32, 128, 256])
 )]
 pub fn matvec<T: Float, const LANES: u32>(
     x: &Tensor<T, (rows, inner)>,
@@ -19,10 +20,10 @@ pub fn matvec<T: Float, const LANES: u32>(
     y: &mut Tensor<T, (rows, cols)>,
 ) {
     let (column, row) = (group_id(0), group_id(1));
-    let mut sum = splat4(0.0f32);
-    for i in strided(inner / 4) {
-        let weights = w.load4([column, i]).to_f32();
-        sum = weights.mul_add(x.load4([row, i]).to_f32(), sum);
+    let mut sum = splat8(0.0f32);
+    for i in strided(inner / 8) {
+        let weights = w.load8([column, i]).to_f32();
+        sum = weights.mul_add(x.load8([row, i]).to_f32(), sum);
     }
     let total = workgroup_sum(sum.sum());
     if local_index() == 0 {
@@ -91,8 +92,8 @@ fn product(x: &[f64], w: &[f64], inner: usize) -> Vec<f64> {
 fn matvec_matches_f64(t: &mut Cases) {
     for (rows, cols, inner) in [
         (0, 3, 8),
-        (1, 1, 4),
-        (2, 7, 132),
+        (1, 1, 8),
+        (2, 7, 136),
         (1, 96, 576),
         (3, 5, 1536),
     ] {
@@ -143,5 +144,24 @@ fn matmul_nn_matches_f64(t: &mut Cases) {
                 let transposed: Vec<f64> = (0..n).flat_map(column).collect();
                 out.set("y", product(&inputs["a"], &transposed, inner as usize));
             });
+    }
+}
+
+#[bench_kernel(matvec)]
+fn matvec_of_8b(b: &mut Benches) {
+    let bytes = u64::from(b.scalar("T").bytes());
+    for (cols, inner) in [
+        (12288, 4096),
+        (4096, 4096),
+        (4096, 12288),
+        (151_936, 4096),
+        (3072, 1024),
+    ] {
+        b.bench(format!("1x{cols}x{inner}"))
+            .input("x", [1, inner], normal(0.0, 1.0))
+            .input("w", [cols, inner], normal(0.0, 0.1))
+            .output("y", [1, cols])
+            .bytes(cols * inner * bytes)
+            .flops(2 * cols * inner);
     }
 }

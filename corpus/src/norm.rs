@@ -3,9 +3,13 @@
 use iron_ir::prelude::*;
 use iron_ir::testing::{Benches, Bound, Cases, normal, uniform, values};
 
+/// Vectors of 8 that a thread keeps between its two passes over a row: rows up to 4,096 columns
+/// are read once.
+const KEPT: u32 = 2;
+
 /// Root-mean-square norm of each row:
 /// `y[r, :] = x[r, :] * w / sqrt(mean(x[r, :]^2) + eps)`.
-#[kernel(grid = [rows], workgroup = 256, requires(cols % 4 == 0), instances(T = [f32, f16, bf16]))]
+#[kernel(grid = [rows], workgroup = 256, requires(cols % 8 == 0), instances(T = [f32, f16, bf16]))]
 pub fn rms_norm<T: Float>(
     x: &Tensor<T, (rows, cols)>,
     w: &Tensor<T, (cols,)>,
@@ -13,22 +17,39 @@ pub fn rms_norm<T: Float>(
     eps: f32,
 ) {
     let row = group_id(0);
+    let vectors = cols / 8;
+    let mut kept = private::<f32>(8 * KEPT);
     let mut sum = 0.0f32;
-    for i in strided(cols / 4) {
-        let v = x.load4([row, i]).to_f32();
+    for j in 0..KEPT {
+        let i = j * 256 + local_index();
+        if i < vectors {
+            let v = x.load8([row, i]).to_f32();
+            sum += v.dot(v);
+            kept.store8(j, v);
+        }
+    }
+    for i in (KEPT * 256 + local_index()..vectors).step_by(256) {
+        let v = x.load8([row, i]).to_f32();
         sum += v.dot(v);
     }
     let scale = rsqrt(workgroup_sum(sum) / cols as f32 + eps);
-    for i in strided(cols / 4) {
-        let v = x.load4([row, i]).to_f32() * scale * w.load4(i).to_f32();
-        y.store4([row, i], v.to::<T>());
+    for j in 0..KEPT {
+        let i = j * 256 + local_index();
+        if i < vectors {
+            let v = kept.load8(j) * scale * w.load8(i).to_f32();
+            y.store8([row, i], v.to::<T>());
+        }
+    }
+    for i in (KEPT * 256 + local_index()..vectors).step_by(256) {
+        let v = x.load8([row, i]).to_f32() * scale * w.load8(i).to_f32();
+        y.store8([row, i], v.to::<T>());
     }
 }
 
 /// Residual sum and its root-mean-square norm:
 /// `h[r, :] += x[r, :]`, then `y[r, :] = h[r, :] * w / sqrt(mean(h[r, :]^2) + eps)`.
 /// The sum is rounded to the tensor's type before it is normalised.
-#[kernel(grid = [rows], workgroup = 256, requires(cols % 4 == 0), instances(T = [f32, f16, bf16]))]
+#[kernel(grid = [rows], workgroup = 256, requires(cols % 8 == 0), instances(T = [f32, f16, bf16]))]
 pub fn add_rms_norm<T: Float>(
     x: &Tensor<T, (rows, cols)>,
     w: &Tensor<T, (cols,)>,
@@ -37,24 +58,43 @@ pub fn add_rms_norm<T: Float>(
     eps: f32,
 ) {
     let row = group_id(0);
+    let vectors = cols / 8;
+    let mut kept = private::<f32>(8 * KEPT);
     let mut sum = 0.0f32;
-    for i in strided(cols / 4) {
-        let total = (h.load4([row, i]).to_f32() + x.load4([row, i]).to_f32()).to::<T>();
-        h.store4([row, i], total);
+    for j in 0..KEPT {
+        let i = j * 256 + local_index();
+        if i < vectors {
+            let total = (h.load8([row, i]).to_f32() + x.load8([row, i]).to_f32()).to::<T>();
+            h.store8([row, i], total);
+            let v = total.to_f32();
+            sum += v.dot(v);
+            kept.store8(j, v);
+        }
+    }
+    for i in (KEPT * 256 + local_index()..vectors).step_by(256) {
+        let total = (h.load8([row, i]).to_f32() + x.load8([row, i]).to_f32()).to::<T>();
+        h.store8([row, i], total);
         let v = total.to_f32();
         sum += v.dot(v);
     }
     let scale = rsqrt(workgroup_sum(sum) / cols as f32 + eps);
-    for i in strided(cols / 4) {
-        let v = h.load4([row, i]).to_f32() * scale * w.load4(i).to_f32();
-        y.store4([row, i], v.to::<T>());
+    for j in 0..KEPT {
+        let i = j * 256 + local_index();
+        if i < vectors {
+            let v = kept.load8(j) * scale * w.load8(i).to_f32();
+            y.store8([row, i], v.to::<T>());
+        }
+    }
+    for i in (KEPT * 256 + local_index()..vectors).step_by(256) {
+        let v = h.load8([row, i]).to_f32() * scale * w.load8(i).to_f32();
+        y.store8([row, i], v.to::<T>());
     }
 }
 
 /// Layer norm of each row:
 /// `y[r, :] = (x[r, :] - mean) / sqrt(variance + eps) * w + b`, variance over the row,
 /// by two passes.
-#[kernel(grid = [rows], workgroup = 256, requires(cols > 0), instances(T = [f32, f16, bf16]))]
+#[kernel(grid = [rows], workgroup = 256, requires(cols > 0, cols % 8 == 0), instances(T = [f32, f16, bf16]))]
 pub fn layer_norm<T: Float>(
     x: &Tensor<T, (rows, cols)>,
     w: &Tensor<T, (cols,)>,
@@ -64,19 +104,20 @@ pub fn layer_norm<T: Float>(
 ) {
     let row = group_id(0);
     let mut sum = 0.0f32;
-    for i in strided(cols) {
-        sum += x[[row, i]].to_f32();
+    for i in strided(cols / 8) {
+        sum += x.load8([row, i]).to_f32().sum();
     }
     let mean = workgroup_sum(sum) / cols as f32;
     let mut squares = 0.0f32;
-    for i in strided(cols) {
-        let centred = x[[row, i]].to_f32() - mean;
-        squares += centred * centred;
+    for i in strided(cols / 8) {
+        let centred = x.load8([row, i]).to_f32() - mean;
+        squares += centred.dot(centred);
     }
     let scale = rsqrt(workgroup_sum(squares) / cols as f32 + eps);
-    for i in strided(cols) {
-        let centred = x[[row, i]].to_f32() - mean;
-        y[[row, i]] = T::from_f32(fma(centred * scale, w[i].to_f32(), b[i].to_f32()));
+    for i in strided(cols / 8) {
+        let scaled = (x.load8([row, i]).to_f32() - mean) * scale;
+        let v = scaled.mul_add(w.load8(i).to_f32(), b.load8(i).to_f32());
+        y.store8([row, i], v.to::<T>());
     }
 }
 
@@ -91,7 +132,15 @@ fn rms_norm_row(x: &[f64], w: &[f64], eps: f64) -> Vec<f64> {
 
 #[test_kernel(rms_norm)]
 fn rms_norm_matches_f64(t: &mut Cases) {
-    for (rows, cols) in [(0, 64), (1, 4), (3, 64), (5, 576), (2, 1028), (37, 4096)] {
+    for (rows, cols) in [
+        (0, 64),
+        (1, 8),
+        (3, 64),
+        (5, 576),
+        (2, 1032),
+        (37, 4096),
+        (2, 4104),
+    ] {
         let case = t.case(format!("{rows}x{cols}"));
         let case = if rows > 8 { case.production() } else { case };
         case.input("x", [rows, cols], normal(0.0, 1.0))
@@ -125,7 +174,7 @@ fn rms_norm_of_large_values_is_one(t: &mut Cases) {
 
 #[test_kernel(add_rms_norm)]
 fn add_rms_norm_matches_f64(t: &mut Cases) {
-    for (rows, cols) in [(0, 8), (1, 4), (3, 576), (2, 1028)] {
+    for (rows, cols) in [(0, 8), (1, 8), (3, 576), (2, 1032)] {
         t.case(format!("{rows}x{cols}"))
             .input("x", [rows, cols], normal(0.0, 1.0))
             .input("w", [cols], uniform(0.5, 1.5))
@@ -154,7 +203,7 @@ fn add_rms_norm_matches_f64(t: &mut Cases) {
 
 #[test_kernel(layer_norm)]
 fn layer_norm_matches_f64(t: &mut Cases) {
-    for (rows, cols) in [(0, 8), (1, 1), (3, 65), (2, 1000)] {
+    for (rows, cols) in [(0, 8), (1, 8), (3, 72), (2, 1000)] {
         t.case(format!("{rows}x{cols}"))
             .input("x", [rows, cols], normal(1.0, 2.0))
             .input("w", [cols], uniform(0.5, 1.5))
@@ -193,4 +242,17 @@ fn rms_norm_rows(b: &mut Benches) {
             .scalar("eps", 1e-5f32)
             .bytes((2 * rows + 1) * cols * bytes);
     }
+}
+
+#[bench_kernel(add_rms_norm)]
+fn add_rms_norm_rows(b: &mut Benches) {
+    let bytes = u64::from(b.scalar("T").bytes());
+    let (rows, cols) = (4096, 4096);
+    b.bench(format!("{rows}x{cols}"))
+        .input("x", [rows, cols], normal(0.0, 1.0))
+        .input("w", [cols], uniform(0.5, 1.5))
+        .inout("h", [rows, cols], normal(0.0, 1.0))
+        .output("y", [rows, cols])
+        .scalar("eps", 1e-5f32)
+        .bytes((4 * rows + 1) * cols * bytes);
 }

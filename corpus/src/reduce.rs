@@ -1,9 +1,9 @@
-//! Reductions over rows, columns and everything; softmax, scan and argmax.
+//! Reductions over rows, columns and everything; softmax and scan.
 //!
 //! Sums accumulate in f32, each thread in ascending order, threads by the adjacent-pair tree.
 
 use iron_ir::prelude::*;
-use iron_ir::testing::{Bound, Cases, ints, normal, values};
+use iron_ir::testing::{Benches, Bound, Cases, ints, normal, values};
 
 /// Sum of each row: `y[r] = sum(x[r, :])`.
 #[kernel(grid = [rows], workgroup = 256, instances(T = [f32, f16, bf16]))]
@@ -61,8 +61,56 @@ pub fn max_columns<T: Float>(x: &Tensor<T, (rows, cols)>, y: &mut Tensor<f32, (c
     y[column] = largest;
 }
 
-/// Sum of everything, by one workgroup: `y[0] = sum(x)`.
-#[kernel(grid = [1], workgroup = 256, instances(T = [f32, f16, bf16]))]
+/// Elements that one workgroup of the chunked reductions takes.
+const CHUNK: u32 = 16384;
+
+/// Sum of each chunk of [`CHUNK`] elements: `y[c] = sum(x[c * CHUNK..][..CHUNK])`. Long sums are
+/// this and then [`sum_all`] over the chunks: the order depends on `n` alone.
+#[kernel(grid = [chunks], workgroup = 256, requires(chunks == ceil_div(n, CHUNK)), instances(T = [f32, f16, bf16]))]
+pub fn sum_chunks<T: Float>(x: &Tensor<T, (n,)>, y: &mut Tensor<f32, (chunks,)>) {
+    let chunk = group_id(0);
+    let first = chunk * CHUNK;
+    let count = (n - first).min(CHUNK);
+    let mut sums = splat8(0.0f32);
+    for i in strided(count / 8) {
+        sums += x.load8(first / 8 + i).to_f32();
+    }
+    let mut sum = sums.sum();
+    for i in strided(count % 8) {
+        sum += x[first + count / 8 * 8 + i].to_f32();
+    }
+    let total = workgroup_sum(sum);
+    if local_index() == 0 {
+        y[chunk] = total;
+    }
+}
+
+/// Largest of each chunk of [`CHUNK`] elements, NaN where the chunk has one; then [`max_all`].
+#[kernel(grid = [chunks], workgroup = 256, requires(chunks == ceil_div(n, CHUNK)), instances(T = [f32, f16, bf16]))]
+pub fn max_chunks<T: Float>(x: &Tensor<T, (n,)>, y: &mut Tensor<f32, (chunks,)>) {
+    let chunk = group_id(0);
+    let first = chunk * CHUNK;
+    let count = (n - first).min(CHUNK);
+    let mut most = splat8(f32::NEG_INFINITY);
+    for i in strided(count / 8) {
+        most = most.max_nan(x.load8(first / 8 + i).to_f32());
+    }
+    let mut largest = f32::NEG_INFINITY;
+    for lane in unroll(0..8) {
+        largest = largest.max_nan(most[lane as usize]);
+    }
+    for i in strided(count % 8) {
+        largest = largest.max_nan(x[first + count / 8 * 8 + i].to_f32());
+    }
+    let total = workgroup_max_nan(largest);
+    if local_index() == 0 {
+        y[chunk] = total;
+    }
+}
+
+/// Sum of everything, by one workgroup: `y[0] = sum(x)`. For more than a few chunks,
+/// [`sum_chunks`] comes first.
+#[kernel(grid = [1], workgroup = 1024, instances(T = [f32, f16, bf16]))]
 pub fn sum_all<T: Float>(x: &Tensor<T, (n,)>, y: &mut Tensor<f32, { (1,) }>) {
     let mut sum = 0.0f32;
     for i in strided(n) {
@@ -74,8 +122,9 @@ pub fn sum_all<T: Float>(x: &Tensor<T, (n,)>, y: &mut Tensor<f32, { (1,) }>) {
     }
 }
 
-/// Largest of everything, NaN where there is one, by one workgroup: `y[0] = max(x)`.
-#[kernel(grid = [1], workgroup = 256, instances(T = [f32, f16, bf16]))]
+/// Largest of everything, NaN where there is one, by one workgroup: `y[0] = max(x)`. For more
+/// than a few chunks, [`max_chunks`] comes first.
+#[kernel(grid = [1], workgroup = 1024, instances(T = [f32, f16, bf16]))]
 pub fn max_all<T: Float>(x: &Tensor<T, (n,)>, y: &mut Tensor<f32, { (1,) }>) {
     let mut largest = f32::NEG_INFINITY;
     for i in strided(n) {
@@ -87,24 +136,48 @@ pub fn max_all<T: Float>(x: &Tensor<T, (n,)>, y: &mut Tensor<f32, { (1,) }>) {
     }
 }
 
+/// Elements that a thread of [`softmax`] keeps: rows up to 8,192 columns are read once.
+const KEPT: u32 = 32;
+
 /// Softmax of each row: `y[r, :] = exp(x[r, :] - max) / sum(exp(x[r, :] - max))`.
 /// A row of minus infinities gives zeros; a NaN or plus infinity anywhere gives NaN.
 #[kernel(grid = [rows], workgroup = 256, instances(T = [f32, f16, bf16]))]
 pub fn softmax<T: Float>(x: &Tensor<T, (rows, cols)>, y: &mut Tensor<T, (rows, cols)>) {
     let row = group_id(0);
+    let kept_columns = cols.min(256 * KEPT);
+    let mut kept = [0.0f32; KEPT as usize];
     let mut largest = f32::NEG_INFINITY;
-    for i in strided(cols) {
+    for j in 0..KEPT {
+        let i = j * 256 + local_index();
+        if i < kept_columns {
+            kept[j as usize] = x[[row, i]].to_f32();
+            largest = largest.max_nan(kept[j as usize]);
+        }
+    }
+    for i in (kept_columns + local_index()..cols).step_by(256) {
         largest = largest.max_nan(x[[row, i]].to_f32());
     }
     let largest = workgroup_max_nan(largest);
     let shift = select(largest == f32::NEG_INFINITY, 0.0, largest);
     let mut sum = 0.0f32;
-    for i in strided(cols) {
+    for j in 0..KEPT {
+        if j * 256 + local_index() < kept_columns {
+            kept[j as usize] = (kept[j as usize] - shift).exp();
+            sum += kept[j as usize];
+        }
+    }
+    for i in (kept_columns + local_index()..cols).step_by(256) {
         sum += (x[[row, i]].to_f32() - shift).exp();
     }
     let sum = workgroup_sum(sum);
     let factor = select(sum == 0.0, 0.0, 1.0 / sum);
-    for i in strided(cols) {
+    for j in 0..KEPT {
+        let i = j * 256 + local_index();
+        if i < kept_columns {
+            y[[row, i]] = T::from_f32(kept[j as usize] * factor);
+        }
+    }
+    for i in (kept_columns + local_index()..cols).step_by(256) {
         y[[row, i]] = T::from_f32((x[[row, i]].to_f32() - shift).exp() * factor);
     }
 }
@@ -126,29 +199,6 @@ pub fn scan_rows(x: &Tensor<u32, (rows, cols)>, y: &mut Tensor<u32, (rows, cols)
             y[[row, column]] = prefix;
         }
         carry = workgroup_broadcast(prefix, 255);
-    }
-}
-
-/// Index of the largest element of each row, the lowest index among equals. NaN counts as the
-/// largest; a row without elements gives `u32::MAX`.
-#[kernel(grid = [rows], workgroup = 256, instances(T = [f32, f16, bf16]))]
-pub fn argmax_rows<T: Float>(x: &Tensor<T, (rows, cols)>, y: &mut Tensor<u32, (rows,)>) {
-    let row = group_id(0);
-    let mut largest = f32::NEG_INFINITY;
-    let mut at = u32::MAX;
-    for i in strided(cols) {
-        let value = x[[row, i]].to_f32();
-        let better = value > largest || at == u32::MAX || (value.is_nan() && !largest.is_nan());
-        if better {
-            largest = value;
-            at = i;
-        }
-    }
-    let most = workgroup_max_nan(select(at == u32::MAX, f32::NEG_INFINITY, largest));
-    let equal = largest == most || (largest.is_nan() && most.is_nan());
-    let first = workgroup_min(select(equal, at, u32::MAX));
-    if local_index() == 0 {
-        y[row] = first;
     }
 }
 
@@ -260,6 +310,72 @@ fn max_columns_matches_f64(t: &mut Cases) {
     }
 }
 
+/// Lengths around one chunk, and several.
+const CHUNKED: [u64; 6] = [0, 1, 1000, 16_384, 16_391, 50_003];
+
+/// `n` of `values` in chunks.
+fn chunks_of(values: &[f64]) -> impl Iterator<Item = &[f64]> {
+    values.chunks(CHUNK as usize)
+}
+
+#[test_kernel(sum_chunks)]
+fn sum_chunks_matches_f64(t: &mut Cases) {
+    for n in CHUNKED {
+        t.case(format!("{n}"))
+            .input("x", [n], normal(0.0, 1.0))
+            .output("y", [n.div_ceil(u64::from(CHUNK))])
+            .bound(Bound::relative(1e-6).absolute(5e-4))
+            .expect(|inputs, out| {
+                out.set(
+                    "y",
+                    chunks_of(&inputs["x"]).map(|c| c.iter().sum()).collect(),
+                );
+            });
+    }
+}
+
+#[test_kernel(max_chunks)]
+fn max_chunks_matches_f64(t: &mut Cases) {
+    for n in CHUNKED {
+        t.case(format!("{n}"))
+            .input("x", [n], normal(0.0, 1.0))
+            .output("y", [n.div_ceil(u64::from(CHUNK))])
+            .bound(Bound::exact())
+            .expect(|inputs, out| {
+                let largest = |c: &[f64]| c.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                out.set("y", chunks_of(&inputs["x"]).map(largest).collect());
+            });
+    }
+}
+
+#[bench_kernel(sum_chunks)]
+fn sum_of_much(b: &mut Benches) {
+    let bytes = u64::from(b.scalar("T").bytes());
+    let n = 256 << 20;
+    b.bench(format!("{n}"))
+        .input("x", [n], normal(0.0, 1.0))
+        .output("y", [n / u64::from(CHUNK)])
+        .bytes(n * bytes);
+}
+
+#[bench_kernel(sum_all)]
+fn sum_of_chunks(b: &mut Benches) {
+    b.bench("16384")
+        .input("x", [16_384], normal(0.0, 1.0))
+        .output("y", [1])
+        .bytes(16_384 * 4);
+}
+
+#[bench_kernel(softmax)]
+fn softmax_rows(b: &mut Benches) {
+    let bytes = u64::from(b.scalar("T").bytes());
+    let (rows, cols) = (4096, 8192);
+    b.bench(format!("{rows}x{cols}"))
+        .input("x", [rows, cols], normal(0.0, 1.0))
+        .output("y", [rows, cols])
+        .bytes(2 * rows * cols * bytes);
+}
+
 #[test_kernel(sum_all)]
 fn sum_all_matches_f64(t: &mut Cases) {
     for n in [0, 1, 255, 1000, 65_537] {
@@ -356,38 +472,6 @@ fn scan_rows_is_exact(t: &mut Cases) {
                 out.set_ints("y", y);
             });
     }
-}
-
-#[test_kernel(argmax_rows)]
-fn argmax_takes_the_first_of_equals(t: &mut Cases) {
-    for (rows, cols) in [(0, 5), (1, 1), (3, 255), (2, 1000)] {
-        t.case(format!("{rows}x{cols}"))
-            // Few distinct values, so that ties are everywhere.
-            .input("x", [rows, cols], ints(-3, 4))
-            .output("y", [rows])
-            .bound(Bound::exact())
-            .expect(move |inputs, out| {
-                let first = |row: &[f64]| {
-                    let best = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                    row.iter().position(|v| *v == best).map_or(0, |p| p as i64)
-                };
-                out.set_ints("y", inputs["x"].chunks(cols as usize).map(first).collect());
-            });
-    }
-}
-
-// K11, E29: NaN wins wherever it stands; a row of -infinity gives its first index.
-#[test_kernel(argmax_rows)]
-fn argmax_of_special_rows(t: &mut Cases) {
-    let (inf, nan) = (f64::INFINITY, f64::NAN);
-    let x = vec![
-        nan, 6.0, 8.0, 6.0, nan, 8.0, nan, nan, nan, -inf, -inf, -inf,
-    ];
-    t.case("special rows".to_string())
-        .input("x", [4, 3], values(x))
-        .output("y", [4])
-        .bound(Bound::exact())
-        .expect(|_, out| out.set_ints("y", vec![0, 1, 0, 0]));
 }
 
 #[test_kernel(histogram)]

@@ -5,47 +5,120 @@
 //! `magnitude` scales the rotated elements, as YaRN and longrope ask for; 1 otherwise.
 
 use iron_ir::prelude::*;
-use iron_ir::testing::{Bound, Cases, ints, normal, uniform};
+use iron_ir::testing::{Benches, Bound, Cases, ints, normal, uniform};
+
+/// Most rotated pairs of a head.
+const MOST_PAIRS: u32 = 256;
+
+/// Vectors of 4 pairs that a thread rotates at once.
+const BATCH: u32 = 3;
+
+/// Sine and cosine of every pair of a row, of `positions[row] * frequencies[j]` radians, times
+/// `magnitude`.
+#[device_fn]
+fn rotations(
+    positions: &Tensor<u32, 1>,
+    frequencies: &Tensor<f32, 1>,
+    row: u32,
+    magnitude: f32,
+    sines: &mut Shared<f32>,
+    cosines: &mut Shared<f32>,
+) {
+    let position = positions[row] as f32;
+    for j in strided(frequencies.dim(0)) {
+        let angle = position * frequencies[j];
+        sines[j] = angle.sin() * magnitude;
+        cosines[j] = angle.cos() * magnitude;
+    }
+    barrier();
+}
 
 /// Half-split form (GPT-NeoX, Hugging Face Llama): for `j` in `0..pairs` rotates elements
 /// `(j, j + pairs)` of each head by `positions[r] * frequencies[j]` radians. Elements past
 /// `2 * pairs` are untouched (partial rotary).
-#[kernel(grid = [rows, heads], workgroup = 64, requires(2 * pairs <= head_dim), instances(T = [f32, f16, bf16]))]
+#[kernel(
+    grid = [rows],
+    workgroup = 256,
+    requires(2 * pairs <= head_dim, pairs <= MOST_PAIRS, pairs % 4 == 0, head_dim % 4 == 0),
+    instances(T = [f32, f16, bf16])
+)]
 pub fn rope_half<T: Float>(
     x: &mut Tensor<T, (rows, heads, head_dim)>,
     positions: &Tensor<u32, (rows,)>,
     frequencies: &Tensor<f32, (pairs,)>,
     magnitude: f32,
 ) {
-    let (row, head) = (group_id(0), group_id(1));
-    let position = positions[row] as f32;
-    for j in strided(pairs) {
-        let angle = position * frequencies[j];
-        let (sine, cosine) = (angle.sin() * magnitude, angle.cos() * magnitude);
-        let a = x[[row, head, j]].to_f32();
-        let b = x[[row, head, j + pairs]].to_f32();
-        x[[row, head, j]] = T::from_f32(a * cosine - b * sine);
-        x[[row, head, j + pairs]] = T::from_f32(b * cosine + a * sine);
+    let row = group_id(0);
+    let (mut sines, mut cosines) = (shared::<f32>(MOST_PAIRS), shared::<f32>(MOST_PAIRS));
+    rotations(
+        positions,
+        frequencies,
+        row,
+        magnitude,
+        &mut sines,
+        &mut cosines,
+    );
+    let half = pairs / 4;
+    let count = heads * half;
+    // All of a batch is read before any of it is written: the loads do not wait for stores.
+    let mut first = private::<f32>(4 * BATCH);
+    let mut second = private::<f32>(4 * BATCH);
+    for start in (0..count).step_by(256 * BATCH as usize) {
+        for b in 0..BATCH {
+            let i = start + b * 256 + local_index();
+            if i < count {
+                first.store4(b, x.load4([row, i / half, i % half]).to_f32());
+                second.store4(b, x.load4([row, i / half, half + i % half]).to_f32());
+            }
+        }
+        for b in 0..BATCH {
+            let i = start + b * 256 + local_index();
+            if i < count {
+                let (head, j) = (i / half, i % half);
+                let (sine, cosine) = (sines.load4(j), cosines.load4(j));
+                let (u, v) = (first.load4(b), second.load4(b));
+                x.store4([row, head, j], (u * cosine - v * sine).to::<T>());
+                x.store4([row, head, half + j], (v * cosine + u * sine).to::<T>());
+            }
+        }
     }
 }
 
 /// Interleaved form (the original paper, GGUF Llama files): rotates elements `(2j, 2j + 1)`.
-#[kernel(grid = [rows, heads], workgroup = 64, requires(2 * pairs <= head_dim), instances(T = [f32, f16, bf16]))]
+#[kernel(
+    grid = [rows],
+    workgroup = 256,
+    requires(2 * pairs <= head_dim, pairs <= MOST_PAIRS, pairs % 4 == 0, head_dim % 4 == 0),
+    instances(T = [f32, f16, bf16])
+)]
 pub fn rope_interleaved<T: Float>(
     x: &mut Tensor<T, (rows, heads, head_dim)>,
     positions: &Tensor<u32, (rows,)>,
     frequencies: &Tensor<f32, (pairs,)>,
     magnitude: f32,
 ) {
-    let (row, head) = (group_id(0), group_id(1));
-    let position = positions[row] as f32;
-    for j in strided(pairs) {
-        let angle = position * frequencies[j];
-        let (sine, cosine) = (angle.sin() * magnitude, angle.cos() * magnitude);
-        let a = x[[row, head, 2 * j]].to_f32();
-        let b = x[[row, head, 2 * j + 1]].to_f32();
-        x[[row, head, 2 * j]] = T::from_f32(a * cosine - b * sine);
-        x[[row, head, 2 * j + 1]] = T::from_f32(b * cosine + a * sine);
+    let row = group_id(0);
+    let (mut sines, mut cosines) = (shared::<f32>(MOST_PAIRS), shared::<f32>(MOST_PAIRS));
+    rotations(
+        positions,
+        frequencies,
+        row,
+        magnitude,
+        &mut sines,
+        &mut cosines,
+    );
+    let twos = pairs / 2;
+    for i in strided(heads * twos) {
+        let (head, j) = (i / twos, i % twos);
+        let (sine, cosine) = (sines.load2(j), cosines.load2(j));
+        let v = x.load4([row, head, j]).to_f32();
+        let rotated = vec4(
+            v[0] * cosine[0] - v[1] * sine[0],
+            v[1] * cosine[0] + v[0] * sine[0],
+            v[2] * cosine[1] - v[3] * sine[1],
+            v[3] * cosine[1] + v[2] * sine[1],
+        );
+        x.store4([row, head, j], rotated.to::<T>());
     }
 }
 
@@ -122,4 +195,16 @@ fn rope_interleaved_matches_f64(t: &mut Cases) {
                 out.set("x", rotate(x, positions, f, heads, head_dim, pair));
             });
     }
+}
+
+#[bench_kernel(rope_half)]
+fn rope_half_of_8b(b: &mut Benches) {
+    let bytes = u64::from(b.scalar("T").bytes());
+    let (rows, heads, head_dim) = (4096, 40, 128);
+    b.bench(format!("{rows}x{heads}x{head_dim}"))
+        .inout("x", [rows, heads, head_dim], normal(0.0, 1.0))
+        .input("positions", [rows], ints(0, 8192))
+        .input("frequencies", [head_dim / 2], uniform(1e-4, 1.0))
+        .scalar("magnitude", 1.0f32)
+        .bytes(2 * rows * heads * head_dim * bytes);
 }

@@ -204,6 +204,13 @@ fn rule(b: &mut Builder<'_>, value: Value) -> Option<Value> {
         Op::Select(_, x, y) if x == y => Some(x),
         Op::Select(c, x, y) => constant(b, c).map(|c| if c.as_bool() { x } else { y }),
         Op::Convert(a) if b.ty(a) == ty => Some(a),
+        // Widened and narrowed back: the low bits never changed.
+        Op::Convert(a) if ty.scalar.is_int() => match b.kernel.values[a].op {
+            Op::Convert(inner) if b.ty(inner) == ty && keeps_bits(b.ty(a).scalar, ty.scalar) => {
+                Some(inner)
+            }
+            _ => None,
+        },
         Op::Bitcast(a) if b.ty(a) == ty => Some(a),
         Op::Bitcast(a) => match b.kernel.values[a].op {
             Op::Bitcast(inner) if b.ty(inner) == ty => Some(inner),
@@ -236,6 +243,11 @@ fn rule(b: &mut Builder<'_>, value: Value) -> Option<Value> {
 }
 
 /// The constant of a scalar, or the one in every lane of a splat.
+/// Whether an integer of `narrow` comes back from `wide` unchanged.
+fn keeps_bits(wide: Scalar, narrow: Scalar) -> bool {
+    wide.is_int() && wide.bits() >= narrow.bits()
+}
+
 fn scalar_constant(b: &Builder<'_>, value: Value) -> Option<Const> {
     match b.kernel.values[value].op {
         Op::Const(c) => Some(c),

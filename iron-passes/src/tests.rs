@@ -96,6 +96,30 @@ fn loads_are_merged_only_with_proof() {
     );
 }
 
+/// An index that was widened and narrowed back is itself.
+#[test]
+fn a_round_trip_of_widths_is_nothing() {
+    check(
+        "canonicalise",
+        &Legal::PORTABLE,
+        "  %i: u32 = add local_index, 1u32
+  %wide: u64 = convert %i
+  %back: u32 = convert %wide
+  %low: u8 = convert %i
+  %lossy: u32 = convert %low
+  store @a[%back] = 1f32
+  store @a[%lossy] = 2f32
+",
+        "  %i: u32 = add local_index, 1u32
+  %wide: u64 = convert %i
+  %low: u8 = convert %i
+  %lossy: u32 = convert %low
+  store @a[%i] = 1.0f32
+  store @a[%lossy] = 2.0f32
+",
+    );
+}
+
 /// K38: a variable stays one, whatever its initialiser folded to.
 #[test]
 fn forwarding_stops_at_loops_that_assign() {

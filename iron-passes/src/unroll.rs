@@ -4,10 +4,15 @@
 //! ([`Legal::expand_unrolled_loops`]), an unmarked one only while its copies are few statements.
 //! A loop with a `break` or `continue` of its own stays a loop, and so does one whose copies
 //! would be more than [`MOST_STATEMENTS`].
+//!
+//! Where the target's own compiler unrolls, an unmarked loop of up to [`KEPT_TURNS`] turns that
+//! touches a private array is marked for it: only an array whose every index is a constant lies
+//! in registers.
 
 use iron_ir::entity::Value;
+use iron_ir::kernel::Space;
 use iron_ir::op::Unroll;
-use iron_ir::{Block, Const, Kernel, Stmt};
+use iron_ir::{Block, Const, Kernel, Op, Place, Stmt};
 
 use crate::canonicalise::{jumps, trips};
 use crate::rewrite::{Builder, map_definitions, map_operands, rewrite};
@@ -15,6 +20,9 @@ use crate::{Legal, PassError};
 
 /// Statements of all copies of one loop.
 const MOST_STATEMENTS: u64 = 16_384;
+
+/// Turns of the longest loop over a private array that is marked.
+const KEPT_TURNS: u64 = 64;
 
 /// See the module doc.
 pub fn unroll(kernel: &mut Kernel, legal: &Legal) -> Result<(), PassError> {
@@ -41,6 +49,11 @@ fn expand(b: &mut Builder<'_>, legal: &Legal, stmt: Stmt) -> Option<Stmt> {
         Unroll::Auto if legal.expand_unrolled_loops => u64::from(legal.auto_unroll_statements),
         Unroll::Full | Unroll::Auto | Unroll::Never => 0,
     };
+    let keeps = !legal.expand_unrolled_loops
+        && unroll == Unroll::Auto
+        && turns.is_some_and(|turns| turns <= KEPT_TURNS)
+        && touches_private(b.kernel, &body);
+    let unroll = if keeps { Unroll::Full } else { unroll };
     let first = b.kernel.constant(start);
     let distance = b.kernel.constant(step);
     let (Some(turns), Some(first), Some(distance)) = (turns, first, distance) else {
@@ -71,6 +84,25 @@ fn expand(b: &mut Builder<'_>, legal: &Legal, stmt: Stmt) -> Option<Stmt> {
         b.out.extend(copy.0);
     }
     None
+}
+
+/// Whether a private array is read or written in the block.
+fn touches_private(kernel: &Kernel, block: &Block) -> bool {
+    let private = |place: &Place| match place {
+        Place::Array(array) => kernel.arrays[*array].space == Space::Private,
+        Place::Tensor(_) | Place::Flat(_) => false,
+    };
+    let mut found = false;
+    block.walk(&mut |stmt, _| {
+        found |= match stmt {
+            Stmt::Store { place, .. } => private(place),
+            Stmt::Let(value) => {
+                matches!(&kernel.values[*value].op, Op::Load { place, .. } if private(place))
+            }
+            _ => false,
+        };
+    });
+    found
 }
 
 fn statements(block: &Block) -> u64 {

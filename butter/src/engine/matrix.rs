@@ -203,8 +203,8 @@ pub enum Family {
     QuantProduct,
     /// `recurrent`.
     Recurrent,
-    /// `reduce`.
-    Reduce,
+    /// `selection`.
+    Selection,
     /// `rope`.
     Rope,
 }
@@ -224,7 +224,7 @@ impl Family {
             Family::QuantK => "iron_corpus::quant_k",
             Family::QuantProduct => "iron_corpus::quant_product",
             Family::Recurrent => "iron_corpus::recurrent",
-            Family::Reduce => "iron_corpus::reduce",
+            Family::Selection => "iron_corpus::selection",
             Family::Rope => "iron_corpus::rope",
         }
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use iron_corpus::selection::ARGMAX_CHUNK;
 use iron_ir::Scalar;
 use iron_runtime::{Device, Tensor};
 
@@ -205,14 +206,20 @@ impl Graph {
             logits = capped;
         }
         planner.keep(&logits);
-        for (kernel, result) in [
-            ("argmax_rows", &results.tokens),
-            ("max_rows", &results.largest),
-        ] {
-            let result = failed(result.slice(0, 0..outputs))?;
-            let operands = [(&logits).into(), (&result).into()];
-            planner.launch(Family::Reduce, kernel, "", operands);
-        }
+        let chunks = (self.config.vocab_size as u64).div_ceil(u64::from(ARGMAX_CHUNK));
+        let largest_of = planner.activation_of(Scalar::F32, &[outputs, chunks]);
+        let index_of = planner.activation_of(Scalar::U32, &[outputs, chunks]);
+        let operands = [(&logits).into(), (&largest_of).into(), (&index_of).into()];
+        planner.launch(Family::Selection, "argmax_chunks", "", operands);
+        let tokens = failed(results.tokens.slice(0, 0..outputs))?;
+        let largest = failed(results.largest.slice(0, 0..outputs))?;
+        let operands = [
+            (&largest_of).into(),
+            (&index_of).into(),
+            (&tokens).into(),
+            (&largest).into(),
+        ];
+        planner.launch_instance(Family::Selection, "argmax_of_chunks", "", operands);
         Ok(Some(logits))
     }
 

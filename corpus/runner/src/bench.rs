@@ -2,16 +2,24 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Instant;
 
 use iron_ir::testing::{BenchEntry, Benches, Case, Role, benches, seed_of};
-use iron_runtime::{Backend, Device, Pipeline, RecordedLaunch};
+use iron_runtime::{Backend, Device, DeviceError, Pipeline, RecordedLaunch};
 use serde::Serialize;
 
 use crate::command::{BenchOptions, Ending};
-use crate::layouts::{Placed, Variant, place};
+use crate::layouts::{Placed, Variant, copy, place};
 use crate::report::{BackendLine, print_json};
 use crate::select::{Selected, explain_empty, full_name, registry_hash, select};
 use crate::test::{Refusal, Subjects, compile, opened, panic_text};
+
+/// Most copies of the arguments.
+const MOST_COPIES: u64 = 64;
+/// Least launches of a recorded chain.
+const CHAIN: usize = 32;
+/// Least time between two looks at the clock.
+const LEAST_MICROSECONDS: f64 = 20_000.0;
 
 /// One measurement.
 #[derive(Serialize)]
@@ -29,6 +37,9 @@ struct Measurement {
     grid: [u32; 3],
     warm_up: u32,
     repetitions: u32,
+    /// Copies of the arguments that launches take in turn.
+    copies: u64,
+    method: &'static str,
     median_microseconds: f64,
     least_microseconds: f64,
     greatest_microseconds: f64,
@@ -186,17 +197,35 @@ fn measure(
         return Err(format!("the bench is wrong: {problem}"));
     }
     let text = |e: &dyn std::fmt::Display| e.to_string();
+    let copies = match options.rotate {
+        0 => 1,
+        rotate => rotate.div_ceil(bytes.max(1)).clamp(1, MOST_COPIES),
+    };
     let (arguments, placed) =
         place(device, pipeline.kernel(), case, Variant::Contiguous).map_err(|e| text(&e))?;
+    let mut launches = Vec::new();
+    for _ in 1..copies {
+        let arguments = copy(device, &arguments, &placed).map_err(|e| text(&e))?;
+        let launch = RecordedLaunch::new(pipeline.clone(), arguments);
+        launches.push(launch.map_err(|e| text(&e))?);
+    }
     let launch = RecordedLaunch::new(pipeline.clone(), arguments).map_err(|e| text(&e))?;
-    let repeat = |count: u32| vec![launch.clone(); count as usize];
-    device
-        .time(&repeat(options.warm_up))
-        .map_err(|e| text(&e))?;
-    let times = device.time(&repeat(options.repetitions.max(1)));
-    let times = times.map_err(|e| text(&e))?;
+    launches.insert(0, launch);
+    let repetitions = options.repetitions.max(1);
+    let (mut micros, method) = if options.rotate == 0 {
+        let repeat = |count: u32| vec![launches[0].clone(); count as usize];
+        let warmed = device.time(&repeat(options.warm_up));
+        warmed.map_err(|e| text(&e))?;
+        let times = device.time(&repeat(repetitions)).map_err(|e| text(&e))?;
+        let micros: Vec<f64> = times.iter().map(|t| t.as_secs_f64() * 1e6).collect();
+        (micros, "one launch at a time")
+    } else {
+        (
+            replays(device, &launches, options).map_err(|e| text(&e))?,
+            "recorded chain",
+        )
+    };
     device.synchronize().map_err(|e| text(&e))?;
-    let mut micros: Vec<f64> = times.iter().map(|t| t.as_secs_f64() * 1e6).collect();
     micros.sort_by(f64::total_cmp);
     let at = |share: f64| micros[((micros.len() - 1) as f64 * share).round() as usize];
     let median = at(0.5);
@@ -213,9 +242,11 @@ fn measure(
         artifact: pipeline.artifact().to_owned(),
         dtypes: case.params.iter().map(|p| p.scalar.name()).collect(),
         shapes: case.params.iter().map(|p| p.shape.clone()).collect(),
-        grid: launch.checked.grid,
+        grid: launches[0].checked.grid,
         warm_up: options.warm_up,
-        repetitions: options.repetitions.max(1),
+        copies,
+        method,
+        repetitions,
         median_microseconds: median,
         least_microseconds: at(0.0),
         greatest_microseconds: at(1.0),
@@ -224,6 +255,43 @@ fn measure(
         gigaflops_per_second: rate(flops),
         fingerprint: fingerprint(device, &placed)?,
     })
+}
+
+/// Microseconds of a launch in a chain of at least [`CHAIN`] launches which is recorded once (a
+/// CUDA graph, a command buffer) and replayed; the launches take the copies in turn, so that none
+/// finds its inputs in a cache. The gap between kernels is in it, as in an engine.
+fn replays(
+    device: &Arc<dyn Device>,
+    copies: &[RecordedLaunch],
+    options: &BenchOptions,
+) -> Result<Vec<f64>, DeviceError> {
+    let chain: Vec<_> = copies
+        .iter()
+        .cycle()
+        .take(CHAIN.max(copies.len()))
+        .cloned()
+        .collect();
+    let graph = device.record(&chain)?;
+    let replay = |times: u32| -> Result<f64, DeviceError> {
+        let start = Instant::now();
+        for _ in 0..times {
+            graph.replay()?;
+        }
+        device.synchronize()?;
+        let launches = f64::from(times) * chain.len() as f64;
+        Ok(start.elapsed().as_secs_f64() * 1e6 / launches)
+    };
+    for _ in 0..options.warm_up {
+        replay(1)?;
+    }
+    // Enough replays behind one wait that the wait itself is lost in them.
+    let once = replay(1)? * chain.len() as f64;
+    let times = (LEAST_MICROSECONDS / once.max(1.0))
+        .ceil()
+        .clamp(1.0, 200.0) as u32;
+    (0..options.repetitions.max(1))
+        .map(|_| replay(times))
+        .collect()
 }
 
 fn fingerprint(device: &Arc<dyn Device>, placed: &[Placed]) -> Result<String, String> {

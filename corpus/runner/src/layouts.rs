@@ -167,6 +167,37 @@ pub(crate) fn place(
     Ok((arguments, placed))
 }
 
+/// The arguments again, on memory of their own with the same contents.
+pub(crate) fn copy(
+    device: &Arc<dyn Device>,
+    arguments: &[Argument],
+    placed: &[Placed],
+) -> Result<Vec<Argument>, DeviceError> {
+    let mut images = placed.iter();
+    let mut copied = Vec::with_capacity(arguments.len());
+    for argument in arguments {
+        copied.push(
+            match (
+                argument,
+                matches!(argument, Argument::Tensor(_))
+                    .then(|| images.next())
+                    .flatten(),
+            ) {
+                (Argument::Tensor(view), Some(placed)) => {
+                    let buffer = device.alloc(placed.image.len() as u64)?;
+                    device.upload(&*buffer, 0, &placed.image)?;
+                    Argument::Tensor(TensorArg {
+                        buffer,
+                        ..view.clone()
+                    })
+                }
+                _ => argument.clone(),
+            },
+        );
+    }
+    Ok(copied)
+}
+
 /// Lets outputs be the views of the inputs that they may overwrite.
 fn join_partners(kernel: &Kernel, case: &Case, arguments: &mut [Argument], placed: &mut [Placed]) {
     for output in &case.params {

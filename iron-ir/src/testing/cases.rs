@@ -285,7 +285,7 @@ impl Case {
         if self.problem.is_some() {
             return;
         }
-        self.generate();
+        self.generate(usize::MAX);
         let tensors = self.params.iter().filter(|p| p.role != Role::Output);
         let inputs = Inputs {
             tensors: tensors
@@ -341,32 +341,33 @@ impl Case {
         }
     }
 
-    fn generate(&mut self) {
+    /// Computes the bits; only the first `distinct` elements of a tensor are computed, the others
+    /// repeat them.
+    fn generate(&mut self, distinct: usize) {
         let mut problem = None;
         for param in &mut self.params {
             let seed = seed_of(self.seed, &param.name);
             let count = param.shape.iter().product::<u64>() as usize;
             let scalar = param.scalar;
             let mask = u64::MAX >> (64 - scalar.bits());
+            let fill = |element: &dyn Fn(usize) -> u64| -> Vec<u64> {
+                let mut bits: Vec<u64> = (0..count.min(distinct)).map(element).collect();
+                while bits.len() < count {
+                    bits.extend_from_within(0..distinct.min(count - bits.len()));
+                }
+                bits
+            };
             param.bits = match &param.generator {
                 None => vec![poison_bits(scalar); count],
-                Some(Generator::Floats(f)) => (0..count)
-                    .map(|i| round_to(scalar, f.at(seed, i)))
-                    .collect(),
-                Some(Generator::Ints(f)) if scalar.is_int() => {
-                    (0..count).map(|i| f.at(seed, i) as u64 & mask).collect()
+                Some(Generator::Floats(f)) => fill(&|i| round_to(scalar, f.at(seed, i))),
+                Some(Generator::Ints(f)) if scalar == Scalar::Bool || scalar.is_float() => {
+                    fill(&|i| round_to(scalar, f.at(seed, i) as f64))
                 }
-                Some(Generator::Ints(f)) if scalar == Scalar::Bool || scalar.is_float() => (0
-                    ..count)
-                    .map(|i| round_to(scalar, f.at(seed, i) as f64))
-                    .collect(),
                 // Of a packed type, the bits.
-                Some(Generator::Ints(f)) => {
-                    (0..count).map(|i| f.at(seed, i) as u64 & mask).collect()
-                }
+                Some(Generator::Ints(f)) => fill(&|i| f.at(seed, i) as u64 & mask),
                 Some(Generator::Random) => {
                     let mask = if scalar == Scalar::Bool { 1 } else { mask };
-                    (0..count).map(|i| draw(seed, i as u64) & mask).collect()
+                    fill(&|i| draw(seed, i as u64) & mask)
                 }
                 Some(Generator::Values(values)) if values.len() == count => {
                     values.iter().map(|&x| round_to(scalar, x)).collect()
@@ -614,6 +615,10 @@ pub struct Benches {
     costs: Vec<(u64, u64)>,
 }
 
+/// Distinct elements of a tensor of a bench; the rest repeats them, so that a gigabyte is quickly
+/// made.
+const DISTINCT: usize = 1 << 20;
+
 /// A bench: arguments as in [`Case`], and what one launch costs.
 pub struct Bench<'a> {
     case: &'a mut Case,
@@ -648,7 +653,7 @@ impl Benches {
         if let Some((case, ..)) = selected.and_then(|i| all.get_mut(i)) {
             case.check_arguments();
             if case.problem.is_none() {
-                case.generate();
+                case.generate(DISTINCT);
             }
         }
         all

@@ -110,6 +110,7 @@ __device__ inline half float_to_half(float x) {
 #endif";
 
 const BFLOAT: &str = "\
+#ifndef IRON_HALF_BY_HOST
 // The upper half of a float.
 struct bfloat {
     unsigned short bits;
@@ -121,10 +122,11 @@ __device__ inline float bfloat_to_float(bfloat x) {
 
 // To nearest even; a NaN stays one.
 __device__ inline bfloat float_to_bfloat(float x) {
-    const unsigned int bits = __float_as_uint(x);
-    const unsigned int rounded = bits + 0x7fffu + (bits >> 16 & 1u);
-    return bfloat{(unsigned short)((isnan(x) ? bits | 0x00400000u : rounded) >> 16)};
-}";
+    bfloat result;
+    asm(\"cvt.rn.bf16.f32 %0, %1;\" : \"=h\"(result.bits) : \"f\"(x));
+    return result;
+}
+#endif";
 
 impl Dialect for Cuda {
     fn reserved(&self) -> &'static [&'static str] {

@@ -9,6 +9,11 @@ struct half {
 };
 inline float half_to_float(half x) { return iron_emulated::half_value(x.bits); }
 inline half float_to_half(float x) { return half{iron_emulated::half_of(x)}; }
+struct bfloat {
+  unsigned short bits;
+};
+inline float bfloat_to_float(bfloat x) { return iron_emulated::bfloat_value(x.bits); }
+inline bfloat float_to_bfloat(float x) { return bfloat{iron_emulated::bfloat_of(x)}; }
 
 // PTX `min` and `max`: the number beside a NaN, and +0 above -0.
 #define IRON_PTX_MIN_MAX(T, min_name, max_name)                                               \
