@@ -60,7 +60,7 @@ fn capped(score: f32, soft_cap: f32) -> f32 {
     grid = [splits, heads, rows],
     workgroup = 128,
     requires(heads % kv_heads == 0, block_size > 0),
-    instances(T = [f32, f16, bf16], HEAD_DIM = [32, 64, 80, 96, 128, 256])
+    instances(T = [f32, f16, bf16], HEAD_DIM = [32, 64, 80, 96, 128, 256, 16])
 )]
 pub fn attention_decode<T: Float, const HEAD_DIM: u32>(
     q: &Tensor<T, (rows, heads, HEAD_DIM)>,
@@ -206,7 +206,7 @@ impl<const HEAD_DIM: u32> Tiles<HEAD_DIM> {
     grid = [ceil_div(rows, 16), heads],
     workgroup = 128,
     requires(heads % kv_heads == 0, block_size % 16 == 0),
-    instances(T = [f32, f16, bf16], HEAD_DIM = [32, 64, 80, 96, 128, 256])
+    instances(T = [f32, f16, bf16], HEAD_DIM = [32, 64, 80, 96, 128, 256, 16])
 )]
 pub fn attention_prefill<T: Float, const HEAD_DIM: u32>(
     q: &Tensor<T, (heads, rows, HEAD_DIM)>,

@@ -59,6 +59,16 @@ impl Activation {
         self.reshape(&[self.elements() / columns.max(1), columns])
     }
 
+    /// Columns `start..start + length` of a matrix.
+    pub fn columns(&self, start: u64, length: u64) -> Self {
+        debug_assert!(self.shape.len() == 2 && start + length <= self.shape[1]);
+        Self {
+            shape: vec![self.shape[0], length],
+            offset: self.offset + start * self.strides[1],
+            ..self.clone()
+        }
+    }
+
     /// The last dimension, in rows of `size` elements: `[rows, n * size]` as `[rows, n, size]`.
     pub fn split_last(&self, size: u64) -> Self {
         let (Some(&last), Some(&stride)) = (self.shape.last(), self.strides.last()) else {
@@ -249,6 +259,20 @@ impl PlacedStep {
     /// Bytes of the arena that the step needs.
     pub fn arena_bytes(&self) -> u64 {
         self.layout.bytes
+    }
+
+    /// Whether every kernel that the step launches exists, before anything is compiled.
+    pub fn find_kernels(&self, device: &Arc<dyn Device>) -> Result<(), ModelError> {
+        for planned in &self.launches {
+            let module = Some(planned.family.module());
+            failed(iron_runtime::find(
+                device.as_ref(),
+                &planned.kernel,
+                module,
+                &planned.instance,
+            ))?;
+        }
+        Ok(())
     }
 
     /// The tensor that an activation is, in an arena of at least [`Self::arena_bytes`].
