@@ -362,14 +362,25 @@ pub(crate) fn signature(context: &Context<'_>) -> String {
                 None => format!("const void* {name}"),
             },
             FieldKind::ErrorWord => format!("unsigned int* {name}"),
-            FieldKind::Stride(..) | FieldKind::Dim(_) | FieldKind::Scalar(_) => {
+            FieldKind::TensorMap(..) => format!("const __grid_constant__ tensor_map {name}"),
+            FieldKind::Stride(..)
+            | FieldKind::Dim(_)
+            | FieldKind::Scalar(_)
+            | FieldKind::Aligned => {
                 format!("{} {name}", scalar_type(field.scalar))
             }
         })
         .collect();
     let threads = kernel.contract.threads();
+    // A division of registers between roles needs the number of workgroups that share them.
+    let divides = kernel
+        .body
+        .0
+        .iter()
+        .any(|(stmt, _)| matches!(stmt, iron_ir::Stmt::Roles { .. }));
+    let sharing = if divides { ", 1" } else { "" };
     let head = format!(
-        "extern \"C\" __global__ void __launch_bounds__({threads}) {}(",
+        "extern \"C\" __global__ void __launch_bounds__({threads}{sharing}) {}(",
         context.entry
     );
     let line = format!("{head}{})", parameters.join(", "));
