@@ -62,7 +62,7 @@ fn capped(score: f32, soft_cap: f32) -> f32 {
     grid = [splits, heads, rows],
     workgroup = 128,
     requires(heads % kv_heads == 0, block_size > 0),
-    instances(T = [f32, f16, bf16], HEAD_DIM = [32, 64, 80, 96, 128, 256])
+    instances(T = [f32, f16, bf16], HEAD_DIM = [32, 64, 80, 96, 128, 256, 16])
 )]
 pub fn attention_decode<T: Float, const HEAD_DIM: u32>(
     q: &Tensor<T, (rows, heads, HEAD_DIM)>,
@@ -212,7 +212,7 @@ impl<const HEAD_DIM: u32, const ROWS: u32> Tiles<HEAD_DIM, ROWS> {
     grid = [ceil_div(rows, ROWS), heads],
     workgroup = Tiles::<HEAD_DIM, ROWS>::THREADS,
     requires(heads % kv_heads == 0, block_size % ROWS == 0),
-    instances(T = [f32, f16, bf16], HEAD_DIM = [32, 64, 80, 96, 128, 256], ROWS = [16]),
+    instances(T = [f32, f16, bf16], HEAD_DIM = [32, 64, 80, 96, 128, 256, 16], ROWS = [16]),
     instances(T = [f16, bf16], HEAD_DIM = [64, 128, 256], ROWS = [128])
 )]
 pub fn attention_prefill<T: Float, const HEAD_DIM: u32, const ROWS: u32>(

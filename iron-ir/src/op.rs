@@ -222,8 +222,9 @@ operators! {
 operators! {
     /// The operator of a reduction or scan. A reduction over indices `0..n` is the
     /// **adjacent-pair tree**: at distance `d = 1, 2, 4, …` element `i` (a multiple of `2d`)
-    /// becomes `e[i] ∘ e[i + d]`, an absent element being the identity. The order is the same
-    /// on every target and at every subgroup width.
+    /// becomes `e[i] ∘ e[i + d]`, and stays as it is where `e[i + d]` is absent. The order is the
+    /// same on every target and at every subgroup width. The identity below is what an exclusive
+    /// scan gives the first thread.
     ReduceOp {
         /// Sum; identity 0 (floats: +0).
         Sum = "sum",

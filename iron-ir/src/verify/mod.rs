@@ -42,9 +42,22 @@ pub use error::{Fault, Location, VerifyError, VerifyErrors};
 pub use lint::{Lint, lint};
 pub use uniformity::uniform_values;
 
-/// Checks a kernel, as built or after any pass; see the module doc. All faults are reported,
-/// those of uniformity only where there is no other.
+/// Checks a kernel as built; see the module doc. All faults are reported, those of uniformity
+/// only where there is no other.
 pub fn verify(kernel: &Kernel) -> Result<(), VerifyErrors> {
+    verify_lowered(kernel)?;
+    let errors = uniformity::check(kernel);
+    if errors.is_empty() {
+        Ok(())
+    } else {
+        Err(VerifyErrors(errors))
+    }
+}
+
+/// Checks everything but uniformity: for a kernel whose collectives are lowered. The result of
+/// a reduction is uniform, but once it comes out of shared memory or of shuffles nothing in the
+/// kernel says so, and a barrier in a branch on it would look divergent.
+pub fn verify_lowered(kernel: &Kernel) -> Result<(), VerifyErrors> {
     let mut verifier = Verifier {
         kernel,
         errors: Vec::new(),
@@ -58,9 +71,6 @@ pub fn verify(kernel: &Kernel) -> Result<(), VerifyErrors> {
     verifier.tables();
     if verifier.errors.is_empty() {
         verifier.block(&kernel.body);
-    }
-    if verifier.errors.is_empty() {
-        verifier.errors = uniformity::check(kernel);
     }
     if verifier.errors.is_empty() {
         Ok(())

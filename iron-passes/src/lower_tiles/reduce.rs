@@ -11,7 +11,7 @@ use iron_ir::{Place, Type};
 
 use super::layout::{Axis, Tiles, counted, plus, times};
 use crate::rewrite::Builder;
-use crate::trees::{butterfly, combine, identity, shuffle_width, shuffle_xor, tree};
+use crate::trees::{absent, butterfly, combine, shuffle_width, shuffle_xor, tree};
 
 /// How a reduction is split into levels.
 struct Plan {
@@ -257,7 +257,7 @@ fn in_thread(
             let own = b.u32(own);
             let at = along.position(b, thread, own);
             let present = b.compare_int(CompareOp::Lt, at, i128::from(along.len));
-            let absent = identity(b, op, ty);
+            let absent = absent(b, op, ty);
             b.select(present, loaded, absent)
         })
         .collect();
