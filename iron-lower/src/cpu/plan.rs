@@ -318,8 +318,12 @@ impl<'k> Planner<'_, 'k> {
         let mut hoisted = Vec::new();
         let mut may_have_ended = false;
         for (stmt, _) in &lines {
+            // What is computed from a value that stays in the run stays there too.
             if let Stmt::Let(value) = stmt
                 && self.uniform[value.index()]
+                && iron_ir::kernel::operands(&self.kernel.values[*value].op)
+                    .iter()
+                    .all(|operand| self.uniform[operand.index()])
                 && !(may_have_ended && matches!(self.kernel.values[*value].op, Op::Load { .. }))
             {
                 hoisted.push(*value);

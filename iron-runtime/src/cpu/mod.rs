@@ -218,7 +218,11 @@ fn ready(launch: &RecordedLaunch) -> Result<Option<Ready>, DeviceError> {
                 error_word = Some(word);
                 address
             }
-            FieldKind::Stride(..) | FieldKind::Dim(_) | FieldKind::Scalar(_) => continue,
+            FieldKind::Stride(..)
+            | FieldKind::Dim(_)
+            | FieldKind::Scalar(_)
+            | FieldKind::Aligned
+            | FieldKind::TensorMap(..) => continue,
         };
         let at = field.offset as usize;
         block[at..at + 8].copy_from_slice(&address.to_le_bytes());
