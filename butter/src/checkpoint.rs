@@ -25,8 +25,10 @@ pub struct Checkpoint {
     pub weights: ModelWeights,
     /// All tensors by name.
     pub catalogue: TensorCatalogue,
-    /// The tokenizer, where the checkpoint has one.
+    /// The tokenizer, where the checkpoint has one that Butter reads.
     pub tokenizer: Option<Tokenizer>,
+    /// Why there is none.
+    pub no_tokenizer: Option<String>,
     /// Tokens that end an answer.
     pub end_of_generation: Vec<u32>,
     /// The chat template's text, where the checkpoint has one.
@@ -135,9 +137,14 @@ impl Checkpoint {
         let file = GgufFile::open(path)?;
         let catalogue = TensorCatalogue::from_gguf(&file);
         let config = ModelConfig::from_gguf(&file, &catalogue)?;
-        let tokenizer = match file.header().get("tokenizer.ggml.model") {
-            Some(_) => Some(Tokenizer::from_gguf(&file)?),
-            None => None,
+        // A model whose tokenizer is of a kind that is not read still answers to ids.
+        let (tokenizer, no_tokenizer) = match file.header().get("tokenizer.ggml.model") {
+            None => (None, Some("the checkpoint has no tokenizer".to_owned())),
+            Some(_) => match Tokenizer::from_gguf(&file) {
+                Ok(tokenizer) => (Some(tokenizer), None),
+                Err(error) if error.is_unsupported_kind() => (None, Some(error.to_string())),
+                Err(error) => return Err(error.into()),
+            },
         };
         let chat_template = match file.header().get("tokenizer.chat_template") {
             None => None,
@@ -160,6 +167,7 @@ impl Checkpoint {
             catalogue,
             config,
             tokenizer,
+            no_tokenizer,
             chat_template,
             end_of_generation,
         };
@@ -213,10 +221,14 @@ impl Checkpoint {
                 .map(|t| t.end_of_generation().to_vec())
                 .unwrap_or_default();
         }
+        let no_tokenizer = tokenizer
+            .is_none()
+            .then(|| "the checkpoint has no tokenizer.json".to_owned());
         let parts = Parts {
             catalogue,
             config,
             tokenizer,
+            no_tokenizer,
             chat_template,
             end_of_generation,
         };
@@ -228,6 +240,7 @@ impl Checkpoint {
             catalogue,
             config,
             mut tokenizer,
+            no_tokenizer,
             chat_template,
             end_of_generation,
         } = parts;
@@ -264,6 +277,7 @@ impl Checkpoint {
             weights,
             catalogue,
             tokenizer,
+            no_tokenizer,
             end_of_generation,
             chat_template,
         })
@@ -294,6 +308,7 @@ struct Parts {
     catalogue: TensorCatalogue,
     config: ModelConfig,
     tokenizer: Option<Tokenizer>,
+    no_tokenizer: Option<String>,
     chat_template: Option<String>,
     end_of_generation: Vec<u32>,
 }

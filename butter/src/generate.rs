@@ -160,7 +160,7 @@ impl<'m> Generator<'m> {
         tokenizer: Option<&Tokenizer>,
         on_text: &mut dyn FnMut(&str),
     ) -> Result<Answer, GenerateError> {
-        self.check(&request.prompt_ids)?;
+        check_prompt(self.model, &request.prompt_ids)?;
         let prompt_tokens = request.prompt_ids.len();
         let room = self.model.context_length() - prompt_tokens;
         let max_tokens = request.max_tokens.min(room);
@@ -236,31 +236,6 @@ impl<'m> Generator<'m> {
         Ok(ended)
     }
 
-    fn check(&self, prompt_ids: &[u32]) -> Result<(), GenerateError> {
-        if prompt_ids.is_empty() {
-            return Err(GenerateError::EmptyPrompt);
-        }
-        let vocab_size = self.model.vocab_size();
-        if let Some(place) = prompt_ids
-            .iter()
-            .position(|&token| token as usize >= vocab_size)
-        {
-            return Err(GenerateError::Token {
-                token: prompt_ids[place],
-                place,
-                vocab_size,
-            });
-        }
-        let (prompt_tokens, context_length) = (prompt_ids.len(), self.model.context_length());
-        if prompt_tokens >= context_length {
-            return Err(GenerateError::PromptTooLong {
-                prompt_tokens,
-                context_length,
-            });
-        }
-        Ok(())
-    }
-
     /// Gives a sequence that holds the longest start of the prompt whose state
     /// is there, short of the last token, whose logits are wanted.
     fn prepare(
@@ -280,8 +255,8 @@ impl<'m> Generator<'m> {
                 .zip(&prompt_ids[..prompt_ids.len() - 1])
                 .take_while(|(held, token)| held == token)
                 .count();
-            self.model.truncate_sequence(sequence, common)?;
-            self.held.truncate(common);
+            let kept = self.model.truncate_sequence(sequence, common)?;
+            self.held.truncate(kept);
             return Ok(sequence);
         }
         let capacity = needed.max(self.reserve.min(self.model.context_length()));
@@ -326,6 +301,63 @@ impl<'m> Generator<'m> {
         }
         self.capacity = 0;
         self.held.clear();
+    }
+}
+
+/// Refuses a prompt that the model cannot take.
+pub(crate) fn check_prompt(model: &dyn Model, prompt_ids: &[u32]) -> Result<(), GenerateError> {
+    if prompt_ids.is_empty() {
+        return Err(GenerateError::EmptyPrompt);
+    }
+    let vocab_size = model.vocab_size();
+    if let Some(place) = prompt_ids
+        .iter()
+        .position(|&token| token as usize >= vocab_size)
+    {
+        return Err(GenerateError::Token {
+            token: prompt_ids[place],
+            place,
+            vocab_size,
+        });
+    }
+    let (prompt_tokens, context_length) = (prompt_ids.len(), model.context_length());
+    if prompt_tokens >= context_length {
+        return Err(GenerateError::PromptTooLong {
+            prompt_tokens,
+            context_length,
+        });
+    }
+    Ok(())
+}
+
+/// The logits that follow a prompt, in a sequence of its own.
+pub fn prompt_logits(model: &mut dyn Model, prompt_ids: &[u32]) -> Result<Vec<f32>, GenerateError> {
+    check_prompt(model, prompt_ids)?;
+    let sequence = model.open_sequence(prompt_ids.len())?;
+    let mut last = Ok(Vec::new());
+    for (chunk, tokens) in prompt_ids.chunks(model.max_step_rows().max(1)).enumerate() {
+        let first = chunk * model.max_step_rows().max(1);
+        let row = |(i, &token): (usize, &u32)| StepRow {
+            sequence,
+            token,
+            position: (first + i) as u32,
+            output: if first + i + 1 == prompt_ids.len() {
+                RowOutput::Logits
+            } else {
+                RowOutput::Nothing
+            },
+        };
+        let rows: Vec<StepRow> = tokens.iter().enumerate().map(row).collect();
+        last = model.step(&rows);
+        if last.is_err() {
+            break;
+        }
+    }
+    model.close_sequence(sequence);
+    match last?.into_iter().next() {
+        Some(RowResult::Logits(logits)) => Ok(logits),
+        Some(RowResult::Failed(message)) => Err(ModelError::Device(message).into()),
+        _ => Err(ModelError::Device("the step gave no logits".to_owned()).into()),
     }
 }
 

@@ -7,6 +7,7 @@
 //! | open a GGUF file or a Hugging Face folder | [`checkpoint::Checkpoint`] |
 //! | turn text or a chat into ids, and ids into text | [`tokenizer`], [`chat`] |
 //! | run a request on a model | [`generate::Generator`] |
+//! | let a smaller model propose its tokens | [`speculate::speculate`] |
 //! | run a checkpoint on a device | [`engine::DeviceModel`] |
 //! | put another execution below the engine | [`model::Model`] |
 //! | read tensors of a file | [`catalogue`], [`gguf`], [`safetensors`] |
@@ -34,6 +35,7 @@ mod quote;
 pub mod rope;
 pub mod safetensors;
 pub mod sampler;
+pub mod speculate;
 pub mod stop;
 pub mod tokenizer;
 pub mod weights;

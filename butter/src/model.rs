@@ -61,8 +61,14 @@ pub trait Model {
     /// memory is reserved now, so that no later step fails for want of it.
     fn open_sequence(&mut self, capacity: usize) -> Result<SequenceId, ModelError>;
 
-    /// Forgets the positions from `length` on.
-    fn truncate_sequence(&mut self, sequence: SequenceId, length: usize) -> Result<(), ModelError>;
+    /// Forgets the positions from `length` on, and as many before them as the model cannot give
+    /// back: a window's cache has lost what it moved past, and a recurrent state has no
+    /// positions. Returns the length that is left, from which the sequence goes on.
+    fn truncate_sequence(
+        &mut self,
+        sequence: SequenceId,
+        length: usize,
+    ) -> Result<usize, ModelError>;
 
     /// Releases a sequence. A sequence that is not open is left alone.
     fn close_sequence(&mut self, sequence: SequenceId);

@@ -314,7 +314,7 @@ fn each_lie_is_named_with_both_values() {
             "more layers",
             set("llama.block_count", u32_value(3)),
             &[
-                "18 of 29 tensors are missing: blk.1.attn_norm.weight",
+                "18 of 29 tensors are missing: blk.1.attn_q.weight",
                 "and 6 more",
             ],
         ),

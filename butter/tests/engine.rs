@@ -70,13 +70,15 @@ impl Model for Scripted {
         Ok(sequence)
     }
 
-    fn truncate_sequence(&mut self, sequence: SequenceId, length: usize) -> Result<(), ModelError> {
+    fn truncate_sequence(
+        &mut self,
+        sequence: SequenceId,
+        length: usize,
+    ) -> Result<usize, ModelError> {
         let state = self.open.iter_mut().find(|(open, _)| *open == sequence);
-        state
-            .ok_or(ModelError::UnknownSequence(sequence))?
-            .1
-            .truncate(length);
-        Ok(())
+        let (_, held) = state.ok_or(ModelError::UnknownSequence(sequence))?;
+        held.truncate(length);
+        Ok(held.len())
     }
 
     fn close_sequence(&mut self, sequence: SequenceId) {

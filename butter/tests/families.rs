@@ -19,8 +19,50 @@ use iron_runtime::Backend;
 use serde_json::Value as Json;
 use support::{data, floats, ids, json};
 
-/// Folder, and how far a logit may lie from the reference's.
-const FAMILIES: &[(&str, f32)] = &[("llama", 1e-3), ("qwen3", 1e-3), ("gemma3", 1e-3)];
+/// The tests of each family: its folder, and how far a logit may lie from the reference's.
+macro_rules! families {
+    ($($family:ident: $bound:literal,)*) => {
+        $(mod $family {
+            #[test]
+            fn both_config_spellings_say_the_same() {
+                super::both_config_spellings_say_the_same(stringify!($family));
+            }
+
+            // E09
+            #[test]
+            fn last_logits_are_the_references_for_every_chunking() {
+                super::last_logits_are_the_references(stringify!($family), $bound);
+            }
+
+            // E09
+            #[test]
+            fn greedy_tokens_are_the_references() {
+                super::greedy_tokens_are_the_references(stringify!($family));
+            }
+
+            // E30
+            #[test]
+            fn a_sequence_decodes_to_the_same_bits_in_any_company() {
+                super::company_changes_no_bit(stringify!($family));
+            }
+
+            // E06
+            #[test]
+            fn an_abandoned_step_leaves_no_trace() {
+                super::an_abandoned_step_leaves_no_trace(stringify!($family));
+            }
+        })*
+    };
+}
+
+families! {
+    llama: 1e-3,
+    qwen3: 1e-3,
+    gemma3: 1e-3,
+    qwen3_moe: 1e-3,
+    qwen3_next: 2e-3,
+    granitemoehybrid: 1e-3,
+}
 
 /// Runs `check` on every backend asked for.
 fn on_backends(check: impl Fn(Backend)) {
@@ -116,132 +158,170 @@ fn prompts(goldens: &Json) -> &[Json] {
     goldens["prompts"].as_array().expect("prompts")
 }
 
-#[test]
-fn both_config_spellings_say_the_same() {
-    for (family, _) in FAMILIES {
-        let [old, new] = ["config.json", "config.v5.json"].map(|file| {
-            let path = data(&format!("models/{family}/bf16/{file}"));
-            ModelConfig::from_config_json(&path).expect("reads")
-        });
-        assert_eq!(old, new, "{family}");
-    }
+fn both_config_spellings_say_the_same(family: &str) {
+    let [old, new] = ["config.json", "config.v5.json"].map(|file| {
+        let path = data(&format!("models/{family}/bf16/{file}"));
+        ModelConfig::from_config_json(&path).expect("reads")
+    });
+    assert_eq!(old, new, "{family}");
 }
 
-// E09
-#[test]
-fn last_logits_are_the_references_for_every_chunking() {
-    for (family, bound) in FAMILIES {
-        let checkpoint = checkpoint(family);
-        let goldens = json(&data(&format!("models/{family}/goldens.json")));
-        on_backends(|backend| {
-            let mut model = load(&checkpoint, backend, 160);
-            let mut worst = 0.0f32;
+fn last_logits_are_the_references(family: &str, bound: f32) {
+    let checkpoint = checkpoint(family);
+    let goldens = json(&data(&format!("models/{family}/goldens.json")));
+    on_backends(|backend| {
+        let mut model = load(&checkpoint, backend, 160);
+        let mut worst = 0.0f32;
+        for prompt in prompts(&goldens) {
+            let tokens = ids(&prompt["prompt_ids"]);
+            let expected = floats(&prompt["last_logits"]);
+            let mut ways = vec![vec![tokens.len()]];
+            if tokens.len() == 130 {
+                let checks = goldens["chunk_checks"].as_object().expect("chunkings");
+                ways.extend(checks.keys().map(|text| chunks_of(text)));
+            }
+            for chunks in ways {
+                let found = chunked(&mut model, &tokens, &chunks);
+                let distance = distance(&found, &expected);
+                assert!(
+                    distance < bound,
+                    "{family} on {backend:?}, {} ids in {chunks:?}: {distance}",
+                    tokens.len()
+                );
+                worst = worst.max(distance);
+            }
+        }
+        println!("{family} on {backend:?}: largest difference of a last logit {worst:e}");
+    });
+}
+
+fn greedy_tokens_are_the_references(family: &str) {
+    let checkpoint = checkpoint(family);
+    let goldens = json(&data(&format!("models/{family}/goldens.json")));
+    on_backends(|backend| {
+        for max_step_rows in [160, 7] {
+            let mut model = load(&checkpoint, backend, max_step_rows);
             for prompt in prompts(&goldens) {
-                let tokens = ids(&prompt["prompt_ids"]);
-                let expected = floats(&prompt["last_logits"]);
-                let mut ways = vec![vec![tokens.len()]];
-                if tokens.len() == 130 {
-                    let checks = goldens["chunk_checks"].as_object().expect("chunkings");
-                    ways.extend(checks.keys().map(|text| chunks_of(text)));
-                }
-                for chunks in ways {
-                    let found = chunked(&mut model, &tokens, &chunks);
-                    let distance = distance(&found, &expected);
-                    assert!(
-                        distance < *bound,
-                        "{family} on {backend:?}, {} ids in {chunks:?}: {distance}",
-                        tokens.len()
-                    );
-                    worst = worst.max(distance);
-                }
+                let expected = ids(&prompt["greedy"]);
+                let request = Request {
+                    prompt_ids: ids(&prompt["prompt_ids"]),
+                    max_tokens: expected.len(),
+                    sampler: Sampler::greedy(),
+                    stop_tokens: Vec::new(),
+                    stop_strings: Vec::new(),
+                };
+                let answer = Generator::new(&mut model).run(&request, None, &mut |_| {});
+                let found = answer.expect("the request runs").token_ids;
+                assert_eq!(
+                    found, expected,
+                    "{family} on {backend:?}, {max_step_rows} rows"
+                );
             }
-            println!("{family} on {backend:?}: largest difference of a last logit {worst:e}");
-        });
-    }
+        }
+    });
 }
 
-// E09
-#[test]
-fn greedy_tokens_are_the_references() {
-    for (family, _) in FAMILIES {
-        let checkpoint = checkpoint(family);
-        let goldens = json(&data(&format!("models/{family}/goldens.json")));
-        on_backends(|backend| {
-            for max_step_rows in [160, 7] {
-                let mut model = load(&checkpoint, backend, max_step_rows);
-                for prompt in prompts(&goldens) {
-                    let expected = ids(&prompt["greedy"]);
-                    let request = Request {
-                        prompt_ids: ids(&prompt["prompt_ids"]),
-                        max_tokens: expected.len(),
-                        sampler: Sampler::greedy(),
-                        stop_tokens: Vec::new(),
-                        stop_strings: Vec::new(),
-                    };
-                    let answer = Generator::new(&mut model).run(&request, None, &mut |_| {});
-                    let found = answer.expect("the request runs").token_ids;
-                    assert_eq!(
-                        found, expected,
-                        "{family} on {backend:?}, {max_step_rows} rows"
-                    );
-                }
-            }
-        });
-    }
-}
-
-// E30: one row a sequence, sequences of different depths, joining and leaving.
-#[test]
-fn a_sequence_decodes_to_the_same_bits_in_any_company() {
-    for (family, _) in FAMILIES {
-        let checkpoint = checkpoint(family);
-        let goldens = json(&data(&format!("models/{family}/goldens.json")));
-        on_backends(|backend| {
-            let mut model = load(&checkpoint, backend, 160);
-            let prompt = ids(&prompts(&goldens)[3]["prompt_ids"]);
-            let follow = |depth: usize| &prompt[depth..depth + 6];
-            let depths = [1, 7, 33, 60, 100, 120, 45];
-            let start = |model: &mut DeviceModel, depth: usize| {
-                let sequence = model.open_sequence(160).expect("a sequence");
-                let results = model.step(&rows(sequence, 0, &prompt[..depth]));
-                results.expect("a prompt");
-                sequence
-            };
-            let alone: Vec<Vec<Vec<f32>>> = depths
+/// One row a sequence, sequences of different depths, ever fewer of them.
+fn company_changes_no_bit(family: &str) {
+    let checkpoint = checkpoint(family);
+    let goldens = json(&data(&format!("models/{family}/goldens.json")));
+    on_backends(|backend| {
+        let mut model = load(&checkpoint, backend, 160);
+        let prompt = ids(&prompts(&goldens)[3]["prompt_ids"]);
+        let follow = |depth: usize| &prompt[depth..depth + 6];
+        let depths = [1, 7, 33, 60, 100, 120, 45];
+        let start = |model: &mut DeviceModel, depth: usize| {
+            let sequence = model.open_sequence(160).expect("a sequence");
+            let results = model.step(&rows(sequence, 0, &prompt[..depth]));
+            results.expect("a prompt");
+            sequence
+        };
+        let alone: Vec<Vec<Vec<f32>>> = depths
+            .iter()
+            .map(|&depth| {
+                let sequence = start(&mut model, depth);
+                let steps = follow(depth).iter().enumerate().map(|(i, &token)| {
+                    let row = rows(sequence, depth + i, &[token]);
+                    logits(&model.step(&row).expect("a step")[0]).to_vec()
+                });
+                let steps = steps.collect();
+                model.close_sequence(sequence);
+                steps
+            })
+            .collect();
+        let sequences = depths.map(|depth| start(&mut model, depth));
+        for (i, left) in (2..=7).rev().enumerate() {
+            // Ever fewer, in an order that turns.
+            let mut members: Vec<usize> = (0..left).collect();
+            members.rotate_left(i % left);
+            let batch: Vec<StepRow> = members
                 .iter()
-                .map(|&depth| {
-                    let sequence = start(&mut model, depth);
-                    let steps = follow(depth).iter().enumerate().map(|(i, &token)| {
-                        let row = rows(sequence, depth + i, &[token]);
-                        logits(&model.step(&row).expect("a step")[0]).to_vec()
-                    });
-                    let steps = steps.collect();
-                    model.close_sequence(sequence);
-                    steps
-                })
+                .flat_map(|&m| rows(sequences[m], depths[m] + i, &follow(depths[m])[i..=i]))
                 .collect();
-            let sequences = depths.map(|depth| start(&mut model, depth));
-            for (i, left) in (2..=7).rev().enumerate() {
-                // Ever fewer, in an order that turns.
-                let mut members: Vec<usize> = (0..left).collect();
-                members.rotate_left(i % left);
-                let batch: Vec<StepRow> = members
+            let results = model.step(&batch).expect("a step");
+            for (result, &m) in results.iter().zip(&members) {
+                let same = logits(result)
                     .iter()
-                    .flat_map(|&m| rows(sequences[m], depths[m] + i, &follow(depths[m])[i..=i]))
-                    .collect();
-                let results = model.step(&batch).expect("a step");
-                for (result, &m) in results.iter().zip(&members) {
-                    let same = logits(result)
-                        .iter()
-                        .zip(&alone[m][i])
-                        .all(|(a, b)| a.to_bits() == b.to_bits());
-                    assert!(
-                        same,
-                        "{family} on {backend:?}: depth {}, step {i}",
-                        depths[m]
-                    );
-                }
+                    .zip(&alone[m][i])
+                    .all(|(a, b)| a.to_bits() == b.to_bits());
+                assert!(
+                    same,
+                    "{family} on {backend:?}: depth {}, step {i}",
+                    depths[m]
+                );
             }
-        });
-    }
+        }
+    });
+}
+
+/// A step that has run and is dropped, at every depth, between steps that are committed; the
+/// answer is that of the steps alone. Sequences that close leave their room.
+fn an_abandoned_step_leaves_no_trace(family: &str) {
+    let checkpoint = checkpoint(family);
+    let goldens = json(&data(&format!("models/{family}/goldens.json")));
+    on_backends(|backend| {
+        let mut model = load(&checkpoint, backend, 64);
+        let prompt = &ids(&prompts(&goldens)[3]["prompt_ids"])[..100];
+        let chunks = [40, 30, 1, 1, 28];
+        let expected = chunked(&mut model, prompt, &chunks);
+        for _ in 0..3 {
+            let sequence = model.open_sequence(192).expect("a sequence");
+            let (mut at, mut last) = (0, Vec::new());
+            for chunk in chunks {
+                // Tokens that are not the prompt's, more of them than the step that follows.
+                let wrong: Vec<u32> = (0..50).map(|i| (at as u32 * 7 + i * 3) % 512).collect();
+                let abandoned = model.prepare(&rows(sequence, at, &wrong)).expect("runs");
+                assert_eq!(abandoned.results().len(), 1);
+                drop(abandoned);
+                let results = model.step(&rows(sequence, at, &prompt[at..at + chunk]));
+                last = logits(&results.expect("a step")[0]).to_vec();
+                at += chunk;
+            }
+            let same = last
+                .iter()
+                .zip(&expected)
+                .all(|(a, b)| a.to_bits() == b.to_bits());
+            assert!(same, "{family} on {backend:?}");
+            // Back to what the layers can still give, and forward again.
+            let kept = model.truncate_sequence(sequence, 72).expect("open");
+            assert!(kept == 72 || kept == 0, "{kept}");
+            let chunks = if kept == 72 {
+                vec![28]
+            } else {
+                vec![40, 30, 1, 1, 28]
+            };
+            let (mut at, mut last) = (kept, Vec::new());
+            for chunk in chunks {
+                let results = model.step(&rows(sequence, at, &prompt[at..at + chunk]));
+                last = logits(&results.expect("a step")[0]).to_vec();
+                at += chunk;
+            }
+            let same = last
+                .iter()
+                .zip(&expected)
+                .all(|(a, b)| a.to_bits() == b.to_bits());
+            assert!(same, "{family} on {backend:?}, back to {kept}");
+            model.close_sequence(sequence);
+        }
+    });
 }

@@ -1,4 +1,4 @@
-//! The kernel library: what a Llama-family model needs, each kernel with its contract, its
+//! The kernel library: what language models need, each kernel with its contract, its
 //! oracle tests and its benches in one file a family.
 //!
 //! Every kernel is generic over `f32`, `f16` and `bf16` and accumulates in f32.
@@ -8,10 +8,12 @@ pub mod attention;
 pub mod elementwise;
 pub mod layout;
 pub mod matmul;
+pub mod moe;
 pub mod norm;
-
 pub mod quant;
+pub mod quant_k;
 pub mod quant_product;
+pub mod recurrent;
 pub mod reduce;
 pub mod rope;
 pub mod selection;

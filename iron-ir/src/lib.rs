@@ -68,6 +68,7 @@ pub mod kernel;
 pub mod lang;
 pub mod launch;
 pub mod layout;
+pub mod machine;
 pub mod op;
 pub mod parse;
 pub mod print;

@@ -28,6 +28,7 @@ macro_rules! operators {
         }
     };
 }
+pub(crate) use operators;
 
 operators! {
     /// Operators of one operand; the result has the operand's type unless the doc says otherwise.
@@ -474,6 +475,20 @@ pub enum Stmt {
     Return,
     /// An operation on tiles; gone after the tile pass.
     Tile(TileStmt),
+    /// An operation that only a target's tile lowering makes.
+    Machine(crate::machine::MachineStmt),
+    /// The last threads of the workgroup do one thing, the others another, side by side. A
+    /// barrier of the workgroup in either block joins that block's threads, and control flow is
+    /// uniform there where those threads agree. Made by a target's tile lowering alone; not
+    /// nested.
+    Roles {
+        /// Threads that run `producer`, a multiple of the subgroup.
+        producers: u32,
+        /// Run by the last threads.
+        producer: Block,
+        /// Run by the others.
+        consumer: Block,
+    },
 }
 
 /// Where a tile lives.

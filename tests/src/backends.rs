@@ -33,8 +33,7 @@ impl Target {
 }
 
 /// Opens the backends that run IR, all but `host`, and prints the skipped ones.
-/// The emulated texts are compiled kernel by kernel here, which takes minutes: they run where they
-/// are named.
+/// The emulated texts take minutes of a C++ compiler: they run where they are named, as in CI.
 ///
 /// # Panics
 ///

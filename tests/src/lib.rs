@@ -3,6 +3,7 @@
 //! | module | what it has |
 //! |---|---|
 //! | [`backends`] | the devices that a test runs on, and which are missing |
+//! | [`mod@prepare`] | many kernels compiled at once |
 //! | [`rows`] | the rows of `semantics/*.txt`: reading them |
 //! | [`grid`] | generated rows over edge values, with answers by plain Rust |
 //! | [`batch`] | rows of one operation and type as kernels: constants, loaded, in vectors |
@@ -20,6 +21,7 @@ pub mod differential;
 pub mod fuzz;
 pub mod grid;
 pub mod oracle;
+pub mod prepare;
 pub mod reduce;
 pub mod rows;
 pub mod together;

@@ -9,6 +9,7 @@ use std::time::Instant;
 use iron_tests::backends::{Target, targets};
 use iron_tests::differential::{Compared, Depth, check, legal_tables};
 use iron_tests::fuzz::kernel_text;
+use iron_tests::prepare::prepare_texts;
 use iron_tests::reduce::reduce;
 use proptest::collection::vec;
 use proptest::num::u32::ANY;
@@ -19,6 +20,8 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 const KERNELS: usize = 300;
 /// Differences after which a run ends.
 const MOST_FAULTS: usize = 8;
+/// Kernels that are compiled together, where a device gains by it.
+const PREPARED: usize = 96;
 /// Every so many kernels one is lowered for every profile.
 const LOWERED: usize = 4;
 
@@ -45,22 +48,18 @@ fn random_kernels_have_one_answer() {
     let seed = number("IRON_FUZZ_SEED", 1);
     let first = number("IRON_FUZZ_FIRST", 0);
     let kernels = number("IRON_FUZZ_KERNELS", KERNELS);
-    let strategy = vec(ANY, 20..260);
     let mut compared = Compared::default();
     // Difference, its kind, and the kernel.
     let mut faults: Vec<(String, String, String)> = Vec::new();
     let start = Instant::now();
     for index in first..first + kernels {
-        // Each kernel has its own numbers, so that one can be run again alone.
-        let mut key = [0u8; 32];
-        key[..8].copy_from_slice(&(seed as u64).to_le_bytes());
-        key[8..16].copy_from_slice(&(index as u64).to_le_bytes());
-        let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &key);
-        let mut runner = TestRunner::new_with_rng(Config::default(), rng);
-        let mut tree = strategy
-            .new_tree(&mut runner)
-            .expect("lists of numbers are never refused");
-        let text = kernel_text(&tree.current());
+        if (index - first).is_multiple_of(PREPARED) {
+            let end = (index + PREPARED).min(first + kernels);
+            let texts: Vec<String> = (index..end).map(|i| text_of(&drawn(seed, i))).collect();
+            prepare_texts(&targets, &texts);
+        }
+        let mut tree = drawn(seed, index);
+        let text = text_of(&tree);
         let Err(what) = check(&text, &targets, depth(index), &mut compared) else {
             if (index + 1 - first).is_multiple_of(1000) {
                 println!(
@@ -107,6 +106,22 @@ fn random_kernels_have_one_answer() {
         shown.join("\n")
     );
     assert!(compared.kernels > 0, "no kernel was compared");
+}
+
+/// The decisions of kernel `index`. Each kernel has its own numbers, so that one can be run again
+/// alone.
+fn drawn(seed: usize, index: usize) -> impl ValueTree<Value = Vec<u32>> {
+    let mut key = [0u8; 32];
+    key[..8].copy_from_slice(&(seed as u64).to_le_bytes());
+    key[8..16].copy_from_slice(&(index as u64).to_le_bytes());
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &key);
+    let mut runner = TestRunner::new_with_rng(Config::default(), rng);
+    let tree = vec(ANY, 20..260).new_tree(&mut runner);
+    tree.expect("lists of numbers are never refused")
+}
+
+fn text_of(tree: &impl ValueTree<Value = Vec<u32>>) -> String {
+    kernel_text(&tree.current())
 }
 
 /// Where a difference showed and of what sort it is, without values and names.
@@ -193,6 +208,8 @@ fn cases_have_one_answer() {
     let targets = targets();
     let mut compared = Compared::default();
     let cases = cases();
+    let texts: Vec<String> = cases.iter().map(|(_, text)| text.clone()).collect();
+    prepare_texts(&targets, &texts);
     let mut faults = Vec::new();
     for (file, kernel) in &cases {
         if let Err(what) = check(kernel, &targets, Depth::WHOLE, &mut compared) {

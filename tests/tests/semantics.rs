@@ -12,6 +12,7 @@ use iron_ir::{Const, Scalar};
 use iron_runtime::{DeviceError, Tensor, launch_kernel};
 use iron_tests::backends::{Target, targets, targets_with_host};
 use iron_tests::batch::{Form, Tally, grouped, run_by_macro, run_many};
+use iron_tests::prepare::prepare;
 use iron_tests::rows::{Expected, Operation, Row, is_nan, parse, show};
 use iron_tests::{by_macro, grid, together};
 
@@ -62,12 +63,16 @@ fn every_written_row_holds_on_every_backend() {
     assert!(rows.len() >= 4000, "only {} rows were read", rows.len());
     let mut all = Tally::default();
     for target in targets_with_host() {
-        let mut tally = Tally::default();
-        for group in grouped(&rows) {
-            for form in forms_on(&target, group[0]) {
-                tally.run(&target, &group, form);
+        let run = |target: &Target, tally: &mut Tally| {
+            for group in grouped(&rows) {
+                for form in forms_on(target, group[0]) {
+                    tally.run(target, &group, form);
+                }
             }
-        }
+        };
+        prepare(&target, |t| run(t, &mut Tally::default()));
+        let mut tally = Tally::default();
+        run(&target, &mut tally);
         tally.print(&format!("{} rows on {}", rows.len(), target.name()));
         all.add(tally);
     }
@@ -82,6 +87,7 @@ fn every_row_of_threads_together_holds_on_every_backend() {
     assert!(rows.len() >= 1000, "only {} rows were read", rows.len());
     let mut all = Tally::default();
     for target in targets() {
+        prepare(&target, |t| drop(together::run(t, &rows)));
         let tally = together::run(&target, &rows);
         tally.print(&format!(
             "{} rows of threads on {}",
@@ -108,13 +114,18 @@ fn every_pair_of_float_edges_holds_on_every_backend() {
 fn edges_hold(rows: &[Row]) {
     let mut all = Tally::default();
     for target in targets_with_host() {
-        let mut tally = Tally::default();
-        for group in grouped(rows) {
-            let forms = [Form::Loaded, Form::Vector];
-            for form in forms.into_iter().take(if target.is_host() { 1 } else { 2 }) {
-                tally.run(&target, &group, form);
+        let run = |target: &Target, tally: &mut Tally| {
+            for group in grouped(rows) {
+                let forms = [Form::Loaded, Form::Vector];
+                let count = if target.is_host() { 1 } else { 2 };
+                for form in forms.into_iter().take(count) {
+                    tally.run(target, &group, form);
+                }
             }
-        }
+        };
+        prepare(&target, |t| run(t, &mut Tally::default()));
+        let mut tally = Tally::default();
+        run(&target, &mut tally);
         tally.print(&format!(
             "{} generated rows on {}",
             rows.len(),
@@ -377,6 +388,11 @@ fn narrow_types_convert_exhaustively() {
         .collect();
     let mut all = Tally::default();
     for target in targets_with_host() {
+        prepare(&target, |t| {
+            for &(from, to) in &pairs {
+                converts(t, from, to, &[0], &|_| None);
+            }
+        });
         let mut tally = Tally::default();
         for &(from, to) in &pairs {
             let operands: Vec<u64> = (0..1u64 << from.bits()).collect();

@@ -98,7 +98,10 @@ impl PromptArguments {
                 .as_ref()
                 .ok_or_else(|| CommandError::Option {
                     option,
-                    problem: "the checkpoint has no tokenizer, give --prompt-ids".to_owned(),
+                    problem: format!(
+                        "{}; give --prompt-ids",
+                        checkpoint.no_tokenizer.as_deref().unwrap_or_default()
+                    ),
                 })
         };
         let wrong = |fault| {

@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::json;
 
-use super::CommandError;
+use super::{ActivationType, CommandError, engine_options};
 use crate::catalogue::TensorCatalogue;
 use crate::checkpoint::{Checkpoint, CheckpointKind, safetensors_files};
 use crate::config::ignored_keys;
+use crate::engine::MemoryPlan;
 use crate::gguf::{GgufFile, Value};
 use crate::safetensors::read_into;
 
@@ -147,16 +148,28 @@ fn config_rows(checkpoint: &Checkpoint) -> Vec<(String, String)> {
             "end of answer",
             format!("{:?}", checkpoint.end_of_generation),
         ),
-        (
-            "cache bytes a position",
-            format!("{} (f32)", config.kv_bytes_per_position(4)),
-        ),
     ]
     .into_iter()
     .map(|(key, value)| (key.to_owned(), value))
     .collect::<Vec<_>>();
+    if let Some(reason) = &checkpoint.no_tokenizer {
+        rows.push(("no tokenizer".to_owned(), reason.clone()));
+    }
     for (first, last, text) in config.layer_runs() {
         rows.push((format!("layers {first} to {last}"), text));
+    }
+    // What `butter generate` reserves in f32, by kind of state.
+    let options = engine_options(checkpoint, ActivationType::F32);
+    let plan = MemoryPlan::new(config, &options);
+    for (what, bytes) in [
+        ("cache, all positions", plan.full_cache),
+        ("cache, windows", plan.window_cache),
+        ("recurrent matrices", plan.recurrent),
+        ("convolution history", plan.convolution),
+    ] {
+        if bytes > 0 {
+            rows.push((what.to_owned(), format!("{bytes} bytes")));
+        }
     }
     rows
 }

@@ -1,4 +1,4 @@
-//! The command line: `butter generate`, `butter chat`, `butter inspect`.
+//! The command line: `butter generate`, `butter chat`, `butter inspect`, `butter logits`.
 //!
 //! Answers go to standard output, everything else to standard error. Exit codes:
 //! 0 for success, 1 for an error (one line on standard error), 2 for a wrong
@@ -7,6 +7,7 @@
 mod chat;
 mod generate;
 mod inspect;
+mod logits;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -36,6 +37,8 @@ enum Command {
     Chat(chat::ChatArguments),
     /// Show a checkpoint's config and tensors.
     Inspect(inspect::InspectArguments),
+    /// Print the logits that follow a prompt.
+    Logits(logits::LogitsArguments),
 }
 
 /// What both `generate` and `chat` need to run a model.
@@ -146,13 +149,18 @@ pub fn open_model(
             backend: backend.name().to_owned(),
             reason: error.to_string(),
         })?;
-    let options = EngineOptions {
+    let options = engine_options(checkpoint, dtype);
+    Ok(Box::new(DeviceModel::load(device, checkpoint, options)?))
+}
+
+/// How the command line sets a model up: one sequence.
+fn engine_options(checkpoint: &Checkpoint, dtype: ActivationType) -> EngineOptions {
+    EngineOptions {
         dtype: dtype.scalar(),
         max_sequences: 1,
         max_step_rows: 64,
         cache_positions: checkpoint.config.context_length.min(MOST_CACHED_POSITIONS),
-    };
-    Ok(Box::new(DeviceModel::load(device, checkpoint, options)?))
+    }
 }
 
 /// Positions of the cache that the command line reserves at most: a long context at full length
@@ -190,6 +198,7 @@ pub fn main() -> ExitCode {
         Command::Generate(arguments) => generate::run(arguments),
         Command::Chat(arguments) => chat::run(arguments),
         Command::Inspect(arguments) => inspect::run(arguments),
+        Command::Logits(arguments) => logits::run(arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -6,6 +6,7 @@ use iron_ir::Scalar;
 use iron_runtime::{Backend, Device, DeviceError, Tensor};
 
 use super::pack::{BLOCK, PackedFormat, pack, pack_affine};
+use super::pack_k::{KPlanes, bits_of, pack_k};
 use super::plan::{Activation, Planner};
 use crate::gguf::DequantiseError;
 use crate::model::ModelError;
@@ -23,6 +24,17 @@ pub enum Matrix {
         scales: Tensor,
         /// `[outputs, words]`.
         quants: Tensor,
+    },
+    /// Planes of a format of 4, 5 or 6 bits with a scale and a minimum.
+    KQuant {
+        /// Bits of a weight.
+        bits: u32,
+        /// `[outputs, inputs / 16]`.
+        scales: Tensor,
+        /// `[outputs, inputs / 8]`.
+        low: Tensor,
+        /// `[outputs, inputs / 8]`, of bytes or halfwords; none with 4 bits.
+        high: Option<Tensor>,
     },
     /// Planes of `d * q + m`, as processors read a block format.
     Affine {
@@ -43,6 +55,7 @@ impl Matrix {
         match self {
             Matrix::Dense(tensor)
             | Matrix::Packed { quants: tensor, .. }
+            | Matrix::KQuant { low: tensor, .. }
             | Matrix::Affine { quants: tensor, .. } => tensor.shape()[0],
         }
     }
@@ -55,11 +68,13 @@ impl Matrix {
         dtype: Scalar,
     ) -> Result<Matrix, ModelError> {
         let (rows, columns) = (matrix.rows() as u64, matrix.columns() as u64);
-        let uniform = matrix.parts().first().and_then(|(first, _)| {
-            let same = matrix.parts().iter().all(|(t, _)| t.ty() == first.ty());
-            PackedFormat::of(first.ty()).filter(|_| same)
-        });
-        if let Some(format) = uniform
+        let ty = matrix.parts().first().map(|(first, _)| first.ty());
+        if let Some(bits) = ty.and_then(bits_of)
+            && let Some((ty, bytes)) = matrix.bytes()
+        {
+            return Self::upload_k(device, [rows, columns], bits, &pack_k(ty, &bytes));
+        }
+        if let Some(format) = ty.and_then(PackedFormat::of)
             && let Some((_, bytes)) = matrix.bytes()
         {
             let blocks = columns / BLOCK as u64;
@@ -98,6 +113,33 @@ impl Matrix {
         }
         let dense = upload_dense(device, matrix, dtype, &[rows, columns])?;
         Ok(Matrix::Dense(dense))
+    }
+
+    fn upload_k(
+        device: &Arc<dyn Device>,
+        [rows, columns]: [u64; 2],
+        bits: u32,
+        planes: &KPlanes,
+    ) -> Result<Matrix, ModelError> {
+        let shape = [rows, columns / 8];
+        let high = match bits {
+            5 => Some(Scalar::U8),
+            6 => Some(Scalar::U16),
+            _ => None,
+        };
+        let high = high.map(|scalar| Tensor::from_bytes(device, scalar, &shape, &planes.high));
+        let parts = [rows, columns / 16];
+        Ok(Matrix::KQuant {
+            bits,
+            scales: failed(Tensor::from_f32(
+                device,
+                Scalar::F32,
+                &parts,
+                &planes.scales,
+            ))?,
+            low: failed(Tensor::from_slice(device, Scalar::U32, &shape, &planes.low))?,
+            high: high.map(failed).transpose()?,
+        })
     }
 }
 
@@ -149,12 +191,18 @@ pub enum Family {
     Layout,
     /// `matmul`.
     Matmul,
+    /// `moe`.
+    Moe,
     /// `norm`.
     Norm,
     /// `quant`.
     Quant,
+    /// `quant_k`.
+    QuantK,
     /// `quant_product`.
     QuantProduct,
+    /// `recurrent`.
+    Recurrent,
     /// `selection`.
     Selection,
     /// `rope`.
@@ -170,9 +218,12 @@ impl Family {
             Family::Elementwise => "iron_corpus::elementwise",
             Family::Layout => "iron_corpus::layout",
             Family::Matmul => "iron_corpus::matmul",
+            Family::Moe => "iron_corpus::moe",
             Family::Norm => "iron_corpus::norm",
             Family::Quant => "iron_corpus::quant",
+            Family::QuantK => "iron_corpus::quant_k",
             Family::QuantProduct => "iron_corpus::quant_product",
+            Family::Recurrent => "iron_corpus::recurrent",
             Family::Selection => "iron_corpus::selection",
             Family::Rope => "iron_corpus::rope",
         }
@@ -204,6 +255,19 @@ impl Planner {
                 let operands = [x.into(), d.into(), m.into(), quants.into(), y.into()];
                 self.launch(Family::Affine, "affine_product", &suffix, operands);
             }
+            Matrix::KQuant {
+                bits,
+                scales,
+                low,
+                high,
+            } => {
+                let mut operands = vec![x.into(), scales.into(), low.into()];
+                operands.extend(high.iter().map(Into::into));
+                operands.push(y.into());
+                let kernel = format!("matvec_k{bits}");
+                let lanes = format!("-LANES={}", self.lanes);
+                self.launch(Family::QuantK, &kernel, &lanes, operands);
+            }
         }
     }
 
@@ -230,6 +294,18 @@ impl Planner {
                 let kernel = format!("gather_rows_{}", format.kernel_suffix());
                 let operands = [scales.into(), quants.into(), ids.into(), y.into()];
                 self.launch(Family::Quant, &kernel, "", operands);
+            }
+            Matrix::KQuant {
+                bits,
+                scales,
+                low,
+                high,
+            } => {
+                let mut operands = vec![scales.into(), low.into()];
+                operands.extend(high.iter().map(Into::into));
+                operands.extend([ids.into(), y.into()]);
+                let kernel = format!("gather_rows_k{bits}");
+                self.launch(Family::QuantK, &kernel, "", operands);
             }
             Matrix::Affine { bits, d, m, quants } => {
                 let operands = [d.into(), m.into(), quants.into(), ids.into(), y.into()];

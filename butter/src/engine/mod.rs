@@ -5,12 +5,16 @@ mod arena;
 mod attention;
 mod feed_forward;
 mod matrix;
+mod mixture;
 mod model;
 mod pack;
+mod pack_k;
 mod pages;
 mod plan;
+mod recurrent;
 mod state;
 mod step;
 
-pub use model::{DeviceModel, EngineOptions};
+pub use model::{DeviceModel, EngineOptions, Prepared};
 pub use pack::{AffinePlanes, BLOCK, PackedFormat, Planes, pack, pack_affine};
+pub use state::MemoryPlan;

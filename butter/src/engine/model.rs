@@ -7,10 +7,10 @@ use iron_ir::Scalar;
 use iron_runtime::{Device, Graph as Recording, Tensor};
 
 use super::matrix::failed;
-use super::pages::PageTable;
-use super::plan::Planner;
+use super::pages::{Forgetting, PageTable};
+use super::plan::{Activation, PlacedStep, Planner};
 use super::state::{BLOCK_SIZE, BlockTables, CacheShape};
-use super::step::{Graph, Inputs, Results, SPLIT, StepContext, StepKey};
+use super::step::{Graph, Inputs, Results, SPLIT, Segments, StepContext, StepKey};
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
 use crate::model::{Model, ModelError, RowOutput, RowResult, SequenceId, StepRow};
@@ -45,6 +45,8 @@ pub struct DeviceModel {
     config: ModelConfig,
     options: EngineOptions,
     graph: Graph,
+    forgetting: Forgetting,
+    zero_slot: u32,
     tables: BlockTables,
     inputs: Inputs,
     results: Results,
@@ -67,13 +69,17 @@ impl DeviceModel {
         let cache = CacheShape::new(&config, options.cache_positions, sequences, step_rows);
         let graph = Graph::load(&device, &config, &checkpoint.weights, options.dtype, &cache)?;
         let rows = step_rows as u64;
-        let all = failed(Tensor::zeros(&device, Scalar::U32, &[4 * rows]))?;
+        let all = failed(Tensor::zeros(&device, Scalar::U32, &[8 * rows + 1]))?;
         let part = |i: u64| failed(all.slice(0, i * rows..(i + 1) * rows));
         let inputs = Inputs {
             tokens: part(0)?,
             positions: part(1)?,
             sequences: part(2)?,
             output_rows: part(3)?,
+            segment_of: part(4)?,
+            state_from: part(5)?,
+            state_to: part(6)?,
+            segment_starts: failed(all.slice(0, 7 * rows..8 * rows + 1))?,
             all,
         };
         let all = failed(Tensor::zeros(&device, Scalar::U32, &[2 * rows]))?;
@@ -85,9 +91,17 @@ impl DeviceModel {
             largest: failed(Tensor::from_view(&device, largest))?,
             all,
         };
-        Ok(DeviceModel {
+        let mut model = DeviceModel {
             tables: BlockTables::new(&device, &cache)?,
             pages: PageTable::new(cache.blocks, BLOCK_SIZE, sequences, cache.blocks_a_sequence),
+            forgetting: Forgetting {
+                ring: config
+                    .widest_window()
+                    .filter(|_| cache.ring_blocks < cache.blocks_a_sequence)
+                    .map(|window| (window, cache.ring_blocks * BLOCK_SIZE)),
+                recurrent: config.is_recurrent(),
+            },
+            zero_slot: cache.zero_slot(),
             device,
             config,
             options,
@@ -97,12 +111,47 @@ impl DeviceModel {
             arena: None,
             steps: HashMap::new(),
             step_order: Vec::new(),
-        })
+        };
+        model.compile(step_rows)?;
+        Ok(model)
     }
 
-    /// Bytes that the caches of all layers take.
-    pub fn cache_bytes(&self) -> u64 {
-        self.graph.cache_bytes()
+    /// Records a step of each kind: a shape that no kernel has is an error now, and no request
+    /// waits for a compiler.
+    fn compile(&mut self, step_rows: usize) -> Result<(), ModelError> {
+        // The larger arena first: a larger one would drop the step recorded before.
+        for (rows, prefill_slot) in [(PREFILL_ROWS.min(step_rows), Some(0)), (1, None)] {
+            self.recorded(StepKey {
+                rows,
+                outputs: 1,
+                splits: 1,
+                prefill_slot,
+                segments: usize::from(self.forgetting.recurrent),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The step of a key, and its logits.
+    fn planned(&self, key: StepKey) -> Result<(PlacedStep, Option<Activation>), ModelError> {
+        // One thread an output keeps a CPU core's chain of sums in registers; a GPU needs the
+        // threads of a subgroup side by side to read rows in whole cache lines.
+        let lanes = if self.device.backend() == iron_runtime::Backend::Cpu {
+            1
+        } else {
+            32
+        };
+        let mut planner = Planner::new(self.options.dtype, lanes);
+        let context = self.context_of(key)?;
+        let logits = self
+            .graph
+            .plan(&mut planner, &context, &self.inputs, &self.results)?;
+        Ok((planner.place(), logits))
+    }
+
+    /// Bytes that the key-value caches of all layers take, and their recurrent states.
+    pub fn state_bytes(&self) -> (u64, u64) {
+        self.graph.state_bytes()
     }
 
     /// Checks a step against the open sequences; gives the length of each after it.
@@ -171,6 +220,11 @@ impl DeviceModel {
                 longest.div_ceil(SPLIT).next_power_of_two()
             },
             prefill_slot,
+            segments: if self.forgetting.recurrent {
+                segments_of(rows).len()
+            } else {
+                0
+            },
         })
     }
 
@@ -180,8 +234,20 @@ impl DeviceModel {
             Some(slot) => self.tables.rows(slot)?.map(Some),
             None => [None, None],
         };
+        let part = |tensor: &Tensor, length: u64| failed(tensor.slice(0, 0..length));
+        let n = key.segments as u64;
+        let segments = match n {
+            0 => None,
+            n => Some(Segments {
+                of: part(&self.inputs.segment_of, rows)?,
+                starts: part(&self.inputs.segment_starts, n + 1)?,
+                from: part(&self.inputs.state_from, n)?,
+                to: part(&self.inputs.state_to, n)?,
+            }),
+        };
         Ok(StepContext {
             key,
+            segments,
             positions: failed(self.inputs.positions.slice(0, 0..rows))?,
             sequences: failed(self.inputs.sequences.slice(0, 0..rows))?,
             tables: &self.tables,
@@ -191,25 +257,43 @@ impl DeviceModel {
         })
     }
 
+    /// Runs all rows without moving any sequence's state; [`Prepared::commit`] moves it.
+    pub fn prepare(&mut self, rows: &[StepRow]) -> Result<Prepared<'_>, ModelError> {
+        let mut lengths = BTreeMap::new();
+        let mut results = Vec::new();
+        if !rows.is_empty() {
+            lengths = self.check(rows)?;
+            let (gathered, order) = gathered(rows);
+            let key = self.key_of(&gathered)?;
+            self.recorded(key)?;
+            self.write_inputs(&gathered)?;
+            for (id, length) in &lengths {
+                self.pages.get_mut(*id)?.begin(*length);
+            }
+            failed(self.steps[&key].recording.replay())?;
+            failed(self.device.synchronize())?;
+            let found = self.read_results(&gathered, key)?;
+            let wanted = order
+                .into_iter()
+                .filter(|&i| rows[i].output != RowOutput::Nothing);
+            let mut placed: Vec<(usize, RowResult)> = wanted.zip(found).collect();
+            placed.sort_by_key(|(i, _)| *i);
+            results = placed.into_iter().map(|(_, result)| result).collect();
+        }
+        Ok(Prepared {
+            pages: &mut self.pages,
+            lengths,
+            results,
+        })
+    }
+
     /// The recorded step of a key. A larger arena drops every recording, whose addresses it
     /// would leave behind.
     fn recorded(&mut self, key: StepKey) -> Result<(), ModelError> {
         if self.steps.contains_key(&key) {
             return Ok(());
         }
-        // One thread an output keeps a CPU core's chain of sums in registers; a GPU needs the
-        // threads of a subgroup side by side to read rows in whole cache lines.
-        let lanes = if self.device.backend() == iron_runtime::Backend::Cpu {
-            1
-        } else {
-            32
-        };
-        let mut planner = Planner::new(self.options.dtype, lanes);
-        let context = self.context_of(key)?;
-        let logits = self
-            .graph
-            .plan(&mut planner, &context, &self.inputs, &self.results)?;
-        let placed = planner.place();
+        let (placed, logits) = self.planned(key)?;
         let needed = placed.arena_bytes();
         if self.arena.as_ref().is_none_or(|a| a.elements() < needed) {
             failed(self.device.synchronize())?;
@@ -237,7 +321,7 @@ impl DeviceModel {
 
     fn write_inputs(&self, rows: &[StepRow]) -> Result<(), ModelError> {
         let max = self.options.max_step_rows;
-        let mut words = vec![0u32; 4 * max];
+        let mut words = vec![0u32; 8 * max + 1];
         let mut output = 0;
         for (i, row) in rows.iter().enumerate() {
             words[i] = row.token;
@@ -246,6 +330,15 @@ impl DeviceModel {
             if row.output != RowOutput::Nothing {
                 words[3 * max + output] = i as u32;
                 output += 1;
+            }
+        }
+        if self.forgetting.recurrent {
+            for (segment, (id, range)) in segments_of(rows).into_iter().enumerate() {
+                let (from, to) = self.pages.get(id)?.state_slots(self.zero_slot);
+                words[4 * max + range.start..4 * max + range.end].fill(segment as u32);
+                words[5 * max + segment] = from;
+                words[6 * max + segment] = to;
+                words[7 * max + segment + 1] = range.end as u32;
             }
         }
         let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
@@ -314,10 +407,13 @@ impl Model for DeviceModel {
         Ok(id)
     }
 
-    fn truncate_sequence(&mut self, sequence: SequenceId, length: usize) -> Result<(), ModelError> {
-        let state = self.pages.get_mut(sequence)?;
-        state.length = state.length.min(length);
-        Ok(())
+    fn truncate_sequence(
+        &mut self,
+        sequence: SequenceId,
+        length: usize,
+    ) -> Result<usize, ModelError> {
+        let layers = self.forgetting;
+        Ok(self.pages.get_mut(sequence)?.truncate(length, layers))
     }
 
     fn close_sequence(&mut self, sequence: SequenceId) {
@@ -325,19 +421,56 @@ impl Model for DeviceModel {
     }
 
     fn step(&mut self, rows: &[StepRow]) -> Result<Vec<RowResult>, ModelError> {
-        if rows.is_empty() {
-            return Ok(Vec::new());
-        }
-        let lengths = self.check(rows)?;
-        let key = self.key_of(rows)?;
-        self.recorded(key)?;
-        self.write_inputs(rows)?;
-        failed(self.steps[&key].recording.replay())?;
-        failed(self.device.synchronize())?;
-        let results = self.read_results(rows, key)?;
-        for (id, length) in lengths {
-            self.pages.get_mut(id)?.length = length;
-        }
-        Ok(results)
+        Ok(self.prepare(rows)?.commit())
     }
+}
+
+/// A step that has run and has not joined its sequences. Dropping it abandons it: every
+/// sequence is as it was.
+#[must_use = "a step that is not committed leaves no trace"]
+pub struct Prepared<'m> {
+    pages: &'m mut PageTable,
+    lengths: BTreeMap<SequenceId, usize>,
+    results: Vec<RowResult>,
+}
+
+impl Prepared<'_> {
+    /// One result for each row that wanted one, in the rows' order.
+    pub fn results(&self) -> &[RowResult] {
+        &self.results
+    }
+
+    /// Moves the state of every sequence of the step, together.
+    pub fn commit(self) -> Vec<RowResult> {
+        for (id, length) in self.lengths {
+            if let Ok(sequence) = self.pages.get_mut(id) {
+                sequence.commit(length);
+            }
+        }
+        self.results
+    }
+}
+
+/// The rows with those of each sequence side by side, sequences in the order of their first row,
+/// and the place of each in `rows`.
+fn gathered(rows: &[StepRow]) -> (Vec<StepRow>, Vec<usize>) {
+    let mut first: HashMap<SequenceId, usize> = HashMap::new();
+    for (i, row) in rows.iter().enumerate() {
+        first.entry(row.sequence).or_insert(i);
+    }
+    let mut order: Vec<usize> = (0..rows.len()).collect();
+    order.sort_by_key(|&i| (first[&rows[i].sequence], i));
+    (order.iter().map(|&i| rows[i]).collect(), order)
+}
+
+/// The runs of rows of one sequence, of rows that [`gathered`] gave.
+fn segments_of(rows: &[StepRow]) -> Vec<(SequenceId, std::ops::Range<usize>)> {
+    let mut segments: Vec<(SequenceId, std::ops::Range<usize>)> = Vec::new();
+    for (i, row) in rows.iter().enumerate() {
+        match segments.last_mut() {
+            Some((id, range)) if *id == row.sequence => range.end = i + 1,
+            _ => segments.push((row.sequence, i..i + 1)),
+        }
+    }
+    segments
 }

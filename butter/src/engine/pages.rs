@@ -27,6 +27,71 @@ pub struct Sequence {
     pub length: usize,
     /// Positions reserved.
     pub capacity: usize,
+    /// Which of its two state slots holds the committed state: 0 or 1.
+    version: u32,
+    /// The length whose state the other slot still holds.
+    previous: Option<usize>,
+    /// One past the last position ever written since the sequence was empty.
+    written: usize,
+}
+
+/// What a model's layers can forget.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Forgetting {
+    /// The widest window of a layer that keeps no more, and the positions that its ring holds.
+    pub ring: Option<(usize, usize)>,
+    /// Whether a layer keeps a state, which has no positions.
+    pub recurrent: bool,
+}
+
+impl Sequence {
+    /// The slots of state that a step reads and writes; `zero` is the one for beginnings.
+    pub fn state_slots(&self, zero: u32) -> (u32, u32) {
+        let committed = 2 * self.slot + self.version;
+        let from = if self.length == 0 { zero } else { committed };
+        (from, 2 * self.slot + (1 - self.version))
+    }
+
+    /// A step up to `length` starts: what it overwrites is no longer there.
+    pub fn begin(&mut self, length: usize) {
+        self.previous = None;
+        self.written = self.written.max(length);
+    }
+
+    /// The step's rows join the sequence.
+    pub fn commit(&mut self, length: usize) {
+        self.previous = Some(self.length);
+        self.version = 1 - self.version;
+        self.length = length;
+    }
+
+    /// Forgets the positions from `length` on, and as many before as the layers cannot give
+    /// back. Returns the length that is left.
+    pub fn truncate(&mut self, length: usize, layers: Forgetting) -> usize {
+        if length >= self.length {
+            return self.length;
+        }
+        let mut kept = length;
+        if layers.recurrent && kept > 0 {
+            // The states that are there: the committed one, and the one before its step.
+            kept = match self.previous {
+                Some(previous) if previous <= length => previous,
+                _ => 0,
+            };
+            self.version = 1 - self.version;
+        }
+        if let Some((window, ring)) = layers.ring
+            && (kept + 1).saturating_sub(window) < self.written.saturating_sub(ring)
+        {
+            kept = 0;
+        }
+        self.previous = None;
+        self.length = kept;
+        if kept == 0 {
+            self.written = 0;
+        }
+        kept
+    }
 }
 
 impl PageTable {
@@ -68,6 +133,9 @@ impl PageTable {
                 blocks,
                 length: 0,
                 capacity,
+                version: 0,
+                previous: None,
+                written: 0,
             },
         );
         Ok(id)
@@ -99,6 +167,57 @@ impl PageTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn sequence(steps: &[usize]) -> Sequence {
+        let mut table = PageTable::new(100, 16, 1, 100);
+        let id = table.open(1000).unwrap();
+        let mut sequence = table.sequences.remove(&id).unwrap();
+        for &length in steps {
+            sequence.begin(length);
+            sequence.commit(length);
+        }
+        sequence
+    }
+
+    // E13: a ring of 12 positions for a window of 4.
+    #[test]
+    fn a_ring_gives_back_only_what_it_still_holds() {
+        let layers = Forgetting {
+            ring: Some((4, 12)),
+            recurrent: false,
+        };
+        for (length, kept) in [(20, 20), (19, 19), (11, 11), (10, 0), (3, 0)] {
+            // Positions 8..20 are held, and the row at `length` sees three before it.
+            assert_eq!(sequence(&[20]).truncate(length, layers), kept, "{length}");
+        }
+        assert_eq!(
+            sequence(&[12]).truncate(3, layers),
+            3,
+            "nothing was overwritten"
+        );
+    }
+
+    // E06, E09: an abandoned step leaves the committed state; one step back is there, no more.
+    #[test]
+    fn a_state_gives_back_its_last_step_or_everything() {
+        let layers = Forgetting {
+            ring: None,
+            recurrent: true,
+        };
+        let committed = sequence(&[5, 9]);
+        let (from, to) = committed.state_slots(7);
+        assert_ne!(from, to);
+        let mut back = sequence(&[5, 9]);
+        assert_eq!(sequence(&[5, 9]).truncate(7, layers), 5);
+        assert_eq!(back.truncate(5, layers), 5);
+        assert_eq!(back.state_slots(7), (to, from));
+        assert_eq!(back.truncate(3, layers), 0);
+        assert_eq!(back.state_slots(7).0, 7, "a beginning reads the zero state");
+        let mut abandoned = sequence(&[5, 9]);
+        abandoned.begin(12);
+        assert_eq!(abandoned.state_slots(7), (from, to));
+        assert_eq!(abandoned.truncate(5, layers), 0, "its slot was written");
+    }
 
     #[test]
     fn every_block_comes_back_exactly_once() {

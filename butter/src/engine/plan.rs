@@ -59,6 +59,16 @@ impl Activation {
         self.reshape(&[self.elements() / columns.max(1), columns])
     }
 
+    /// Columns `start..start + length` of a matrix.
+    pub fn columns(&self, start: u64, length: u64) -> Self {
+        debug_assert!(self.shape.len() == 2 && start + length <= self.shape[1]);
+        Self {
+            shape: vec![self.shape[0], length],
+            offset: self.offset + start * self.strides[1],
+            ..self.clone()
+        }
+    }
+
     /// The last dimension, in rows of `size` elements: `[rows, n * size]` as `[rows, n, size]`.
     pub fn split_last(&self, size: u64) -> Self {
         let (Some(&last), Some(&stride)) = (self.shape.last(), self.strides.last()) else {

@@ -1,10 +1,14 @@
-//! What a model keeps for its sequences on a device: block tables of the key-value caches.
+//! What a model keeps for its sequences on a device: where keys, values and states lie.
 //!
 //! Layers of full attention keep every position, in blocks that a sequence reserves when it
 //! opens. Layers with a window keep only a ring: its table names the same few blocks over and
 //! over, so that the kernels, which know tables alone, need not know of it. The ring holds the
 //! window and the rows of one step more, so a step that is abandoned has overwritten nothing
 //! that the committed positions still see.
+//!
+//! Recurrent layers keep two slots of state a sequence: a step reads the committed one and
+//! writes the other, and committing exchanges them. One more slot stays zero, for sequences
+//! that begin.
 
 use std::sync::Arc;
 
@@ -12,7 +16,8 @@ use iron_ir::Scalar;
 use iron_runtime::{Device, Tensor};
 
 use super::matrix::failed;
-use crate::config::ModelConfig;
+use super::model::EngineOptions;
+use crate::config::{Mixer, ModelConfig};
 use crate::model::ModelError;
 
 /// Positions of a cache block.
@@ -57,9 +62,75 @@ impl CacheShape {
         }
     }
 
+    /// Slots of a recurrent layer's states: two a sequence, and the one that stays zero.
+    pub fn state_slots(&self) -> usize {
+        2 * self.max_sequences + 1
+    }
+
+    /// The slot that stays zero.
+    pub fn zero_slot(&self) -> u32 {
+        2 * self.max_sequences as u32
+    }
+
     /// Blocks of a layer with a window.
     pub fn window_blocks(&self) -> usize {
         self.ring_blocks * self.max_sequences
+    }
+}
+
+/// Bytes that a model's sequences take on a device, by kind of state, known before it is loaded.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct MemoryPlan {
+    /// Keys and values of layers that keep every position.
+    pub full_cache: u64,
+    /// Keys and values of layers that keep a window.
+    pub window_cache: u64,
+    /// Matrices of recurrent layers.
+    pub recurrent: u64,
+    /// Rows that short convolutions still see.
+    pub convolution: u64,
+}
+
+impl MemoryPlan {
+    /// The plan of a model set up by `options`.
+    pub fn new(config: &ModelConfig, options: &EngineOptions) -> Self {
+        let cache = CacheShape::new(
+            config,
+            options.cache_positions,
+            options.max_sequences,
+            options.max_step_rows,
+        );
+        let element = u64::from(options.dtype.bytes());
+        let slots = cache.state_slots() as u64;
+        let mut plan = Self::default();
+        for layer in &config.layers {
+            match &layer.mixer {
+                Mixer::Attention(attention) => {
+                    let position = 2 * attention.kv_size() as u64 * element;
+                    let (sum, blocks) = match attention.window {
+                        Some(_) => (&mut plan.window_cache, cache.window_blocks()),
+                        None => (&mut plan.full_cache, cache.blocks),
+                    };
+                    *sum += position * (blocks * BLOCK_SIZE) as u64;
+                }
+                Mixer::GatedDelta(delta) => {
+                    plan.recurrent += slots * (delta.value_size() * delta.key_head_dim) as u64 * 4;
+                    let held = (delta.conv_width - 1) * delta.conv_channels();
+                    plan.convolution += slots * held as u64 * element;
+                }
+                Mixer::Mamba2(mamba) => {
+                    plan.recurrent += slots * (mamba.inner_size() * mamba.state_size) as u64 * 4;
+                    let held = (mamba.conv_width - 1) * mamba.conv_channels();
+                    plan.convolution += slots * held as u64 * element;
+                }
+            }
+        }
+        plan
+    }
+
+    /// All kinds together.
+    pub fn bytes(&self) -> u64 {
+        self.full_cache + self.window_cache + self.recurrent + self.convolution
     }
 }
 

@@ -9,7 +9,9 @@ use iron_runtime::{Device, Tensor};
 use super::attention::AttentionBlock;
 use super::feed_forward::GatedBlock;
 use super::matrix::{Family, Matrix, failed, upload_vector};
+use super::mixture::MixtureBlock;
 use super::plan::{Activation, Planner};
+use super::recurrent::{GatedDeltaBlock, Mamba2Block};
 use super::state::{BlockTables, CacheShape};
 use crate::config::{FeedForward, Mixer, ModelConfig};
 use crate::model::ModelError;
@@ -31,6 +33,8 @@ pub struct StepKey {
     /// Row of the block table where all rows are consecutive positions of one sequence and the
     /// tiled attention runs; `None` where each row attends for itself.
     pub prefill_slot: Option<u32>,
+    /// Runs of rows of one sequence; 0 where no layer asks.
+    pub segments: usize,
 }
 
 /// What the host writes before a step; one upload.
@@ -45,6 +49,26 @@ pub struct Inputs {
     pub sequences: Tensor,
     /// `[max_step_rows]`: rows whose logits are wanted.
     pub output_rows: Tensor,
+    /// `[max_step_rows]`: the segment of each row.
+    pub segment_of: Tensor,
+    /// `[max_step_rows + 1]`: the first row of each segment, and one past the last.
+    pub segment_starts: Tensor,
+    /// `[max_step_rows]`: the slot of state that each segment continues.
+    pub state_from: Tensor,
+    /// `[max_step_rows]`: the slot that it leaves its own in.
+    pub state_to: Tensor,
+}
+
+/// The runs of rows of one sequence in a step.
+pub struct Segments {
+    /// `[rows]`.
+    pub of: Tensor,
+    /// `[segments + 1]`.
+    pub starts: Tensor,
+    /// `[segments]`.
+    pub from: Tensor,
+    /// `[segments]`.
+    pub to: Tensor,
 }
 
 /// What the host reads after a step.
@@ -71,6 +95,8 @@ pub struct StepContext<'m> {
     pub full_slot: Option<Tensor>,
     /// The same of the window table.
     pub window_slot: Option<Tensor>,
+    /// Runs of rows, where a layer asks.
+    pub segments: Option<Segments>,
     /// Epsilon of every RMS norm.
     pub norm_eps: f32,
 }
@@ -86,11 +112,14 @@ struct Layer {
 }
 
 enum MixerBlock {
-    Attention(AttentionBlock),
+    Attention(Box<AttentionBlock>),
+    GatedDelta(Box<GatedDeltaBlock>),
+    Mamba2(Box<Mamba2Block>),
 }
 
 enum FeedForwardBlock {
-    Dense(GatedBlock),
+    Dense(Box<GatedBlock>),
+    Mixture(Box<MixtureBlock>),
 }
 
 /// A model's layers on a device, with the state that each keeps.
@@ -147,11 +176,14 @@ impl Graph {
             let x = self.joined(planner, pending.as_ref(), &hidden, &layer.mixer_norm);
             let y = match &layer.mixer {
                 MixerBlock::Attention(attention) => attention.record(planner, step, &x),
+                MixerBlock::GatedDelta(delta) => delta.record(planner, step, &x)?,
+                MixerBlock::Mamba2(mamba) => mamba.record(planner, step, &x)?,
             };
             let y = self.block_output(planner, y, layer.mixer_post_norm.as_ref());
             let x = self.joined(planner, Some(&y), &hidden, &layer.feed_forward_norm);
             let y = match &layer.feed_forward {
                 FeedForwardBlock::Dense(dense) => dense.record(planner, &x),
+                FeedForwardBlock::Mixture(mixture) => mixture.record(planner, &x),
             };
             let y = self.block_output(planner, y, layer.feed_forward_post_norm.as_ref());
             pending = Some(y);
@@ -228,12 +260,17 @@ impl Graph {
         planner.scaled(y, self.config.residual_scale)
     }
 
-    /// Bytes that the layers' caches take.
-    pub fn cache_bytes(&self) -> u64 {
-        let caches = self.layers.iter().map(|layer| match &layer.mixer {
-            MixerBlock::Attention(attention) => attention.cache_bytes(),
-        });
-        caches.sum()
+    /// Bytes that the layers' caches take, and their states.
+    pub fn state_bytes(&self) -> (u64, u64) {
+        let (mut caches, mut states) = (0, 0);
+        for layer in &self.layers {
+            match &layer.mixer {
+                MixerBlock::Attention(attention) => caches += attention.cache_bytes(),
+                MixerBlock::GatedDelta(delta) => states += delta.state_bytes(),
+                MixerBlock::Mamba2(mamba) => states += mamba.state_bytes(),
+            }
+        }
+        (caches, states)
     }
 }
 
@@ -252,7 +289,15 @@ impl Layer {
             mixer: match (&config.mixer, &weights.mixer) {
                 (Mixer::Attention(config), MixerWeights::Attention(weights)) => {
                     let block = AttentionBlock::load(device, config, weights, dtype, cache)?;
-                    MixerBlock::Attention(block)
+                    MixerBlock::Attention(Box::new(block))
+                }
+                (Mixer::GatedDelta(config), MixerWeights::GatedDelta(weights)) => {
+                    let block = GatedDeltaBlock::load(device, config, weights, dtype, cache)?;
+                    MixerBlock::GatedDelta(Box::new(block))
+                }
+                (Mixer::Mamba2(config), MixerWeights::Mamba2(weights)) => {
+                    let block = Mamba2Block::load(device, config, weights, dtype, cache)?;
+                    MixerBlock::Mamba2(Box::new(block))
                 }
                 _ => return Err(unlike()),
             },
@@ -261,7 +306,11 @@ impl Layer {
             feed_forward: match (&config.feed_forward, &weights.feed_forward) {
                 (FeedForward::Dense { activation, .. }, FeedForwardWeights::Dense(weights)) => {
                     let block = GatedBlock::load(device, *activation, weights, dtype)?;
-                    FeedForwardBlock::Dense(block)
+                    FeedForwardBlock::Dense(Box::new(block))
+                }
+                (FeedForward::Mixture(config), FeedForwardWeights::Mixture(weights)) => {
+                    let block = MixtureBlock::load(device, config, weights, dtype)?;
+                    FeedForwardBlock::Mixture(Box::new(block))
                 }
                 _ => return Err(unlike()),
             },

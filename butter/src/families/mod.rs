@@ -5,8 +5,11 @@
 //! and in [`crate::engine`] as launches.
 
 mod gemma3;
+mod granite_hybrid;
 mod llama;
 mod qwen3;
+mod qwen3_moe;
+mod qwen3_next;
 
 use crate::catalogue::TensorCatalogue;
 use crate::config::gguf::GgufConfig;
@@ -42,7 +45,15 @@ pub(crate) struct GgufReader {
 }
 
 /// Every family.
-pub(crate) const ALL: &[&Family] = &[&llama::FAMILY, &qwen3::FAMILY, &gemma3::FAMILY];
+pub(crate) const ALL: &[&Family] = &[
+    &llama::FAMILY,
+    &qwen3::FAMILY,
+    &qwen3_moe::FAMILY,
+    &qwen3_next::FAMILY,
+    &qwen3_next::QWEN3_5,
+    &gemma3::FAMILY,
+    &granite_hybrid::FAMILY,
+];
 
 /// The family of a `model_type`.
 pub(crate) fn by_model_type(model_type: &str) -> Option<&'static Family> {

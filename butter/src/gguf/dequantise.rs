@@ -13,7 +13,7 @@ use super::TensorType;
 pub enum DequantiseError {
     /// The type is published but not decoded here.
     #[error(
-        "tensor type {0} is not supported yet; supported are F32, F16, BF16, Q8_0, Q4_0 and Q4_1"
+        "tensor type {0} is not supported yet; supported are F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K"
     )]
     Unsupported(TensorType),
     /// Bytes and elements disagree.
@@ -76,9 +76,81 @@ pub fn dequantise(ty: TensorType, bytes: &[u8], out: &mut [f32]) -> Result<(), D
                 }
             }
         }
+        TensorType::Q5_0 | TensorType::Q5_1 => {
+            let size = ty.block_bytes();
+            for (block, out) in bytes.chunks_exact(size).zip(out.chunks_exact_mut(32)) {
+                let scale = half_at(block, 0);
+                let (offset, minimum) = match ty {
+                    TensorType::Q5_1 => (0.0, half_at(block, 2)),
+                    _ => (16.0, 0.0),
+                };
+                let (fifths, pairs) = block[size - 20..].split_at(4);
+                let (low, high) = out.split_at_mut(16);
+                for (j, &pair) in pairs.iter().enumerate() {
+                    let fifth = |k: usize| (fifths[k / 8] >> (k % 8) & 1) << 4;
+                    let value = |code: u8| (f32::from(code) - offset) * scale + minimum;
+                    low[j] = value(pair & 15 | fifth(j));
+                    high[j] = value(pair >> 4 | fifth(j + 16));
+                }
+            }
+        }
+        TensorType::Q4_K | TensorType::Q5_K => {
+            let size = ty.block_bytes();
+            for (block, out) in bytes.chunks_exact(size).zip(out.chunks_exact_mut(256)) {
+                let (scale, minimum) = (half_at(block, 0), half_at(block, 2));
+                let pairs = &block[size - 128..];
+                for (part, out) in out.chunks_exact_mut(32).enumerate() {
+                    let (s, m) = scale_and_minimum(&block[4..16], part);
+                    let (s, m) = (scale * f32::from(s), minimum * f32::from(m));
+                    for (k, value) in out.iter_mut().enumerate() {
+                        let mut code = pairs[part / 2 * 32 + k] >> (part % 2 * 4) & 15;
+                        if ty == TensorType::Q5_K {
+                            code += (block[16 + k] >> part & 1) * 16;
+                        }
+                        *value = s * f32::from(code) - m;
+                    }
+                }
+            }
+        }
+        TensorType::Q6_K => {
+            for (block, out) in bytes.chunks_exact(210).zip(out.chunks_exact_mut(256)) {
+                let scale = half_at(block, 208);
+                for (half, out) in out.chunks_exact_mut(128).enumerate() {
+                    let low = &block[64 * half..64 * half + 64];
+                    let high = &block[128 + 32 * half..160 + 32 * half];
+                    let scales = &block[192 + 8 * half..200 + 8 * half];
+                    for l in 0..32 {
+                        let codes = [
+                            low[l] & 15 | (high[l] & 3) << 4,
+                            low[l + 32] & 15 | (high[l] >> 2 & 3) << 4,
+                            low[l] >> 4 | (high[l] >> 4 & 3) << 4,
+                            low[l + 32] >> 4 | (high[l] >> 6) << 4,
+                        ];
+                        for (quarter, code) in codes.into_iter().enumerate() {
+                            let s = scales[l / 16 + 2 * quarter] as i8;
+                            let code = f32::from(code) - 32.0;
+                            out[l + 32 * quarter] = scale * f32::from(s) * code;
+                        }
+                    }
+                }
+            }
+        }
         other => return Err(DequantiseError::Unsupported(other)),
     }
     Ok(())
+}
+
+/// The 6-bit scale and minimum of a part of a K block (ggml's `get_scale_min_k4`).
+fn scale_and_minimum(packed: &[u8], part: usize) -> (u8, u8) {
+    if part < 4 {
+        (packed[part] & 63, packed[part + 4] & 63)
+    } else {
+        let high = |byte: u8| (byte >> 6) << 4;
+        (
+            (packed[part + 4] & 15) | high(packed[part - 4]),
+            (packed[part + 4] >> 4) | high(packed[part]),
+        )
+    }
 }
 
 fn each<const N: usize>(bytes: &[u8], out: &mut [f32], decode: impl Fn([u8; N]) -> f32) {
@@ -138,11 +210,11 @@ mod tests {
         assert!(dequantise(TensorType::Q4_0, &[0; 17], &mut out).is_err());
         assert!(dequantise(TensorType::Q4_0, &[0; 18], &mut out[..31]).is_err());
         let mut out = [0.0; 256];
-        let error = dequantise(TensorType::Q4_K, &[0; 144], &mut out).unwrap_err();
+        let error = dequantise(TensorType::Q3_K, &[0; 110], &mut out).unwrap_err();
         assert!(
             error
                 .to_string()
-                .starts_with("tensor type Q4_K is not supported yet")
+                .starts_with("tensor type Q3_K is not supported yet")
         );
     }
 }

@@ -109,6 +109,11 @@ impl TensorType {
             Self::Q8_0,
             Self::Q4_0,
             Self::Q4_1,
+            Self::Q5_0,
+            Self::Q5_1,
+            Self::Q4_K,
+            Self::Q5_K,
+            Self::Q6_K,
         ]
         .contains(&self)
     }

@@ -90,6 +90,14 @@ pub struct TokenizerError {
     pub fault: TokenizerFault,
 }
 
+impl TokenizerError {
+    /// Whether the tokenizer is sound as far as it was read, and of a kind that Butter does not
+    /// know (a SentencePiece vocabulary): the model can still run on token ids.
+    pub fn is_unsupported_kind(&self) -> bool {
+        matches!(&self.fault, TokenizerFault::Unsupported { key, .. } if key == "tokenizer.ggml.model")
+    }
+}
+
 /// One thing wrong with a tokenizer. Names from files are already quoted.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerFault {

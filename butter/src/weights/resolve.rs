@@ -39,7 +39,8 @@ pub(crate) struct LayerNames {
 }
 
 impl LayerNames {
-    const STANDARD: Self = Self {
+    /// What most families call them.
+    pub(crate) const STANDARD: Self = Self {
         mixer_post_norm: None,
         feed_forward_norm: "post_attention_layernorm",
         feed_forward_post_norm: None,
@@ -88,6 +89,11 @@ impl<'a> Resolver<'a> {
         self.names
     }
 
+    /// Width of the residual stream.
+    pub(crate) fn hidden_size(&self) -> usize {
+        self.hidden_size
+    }
+
     /// Norms over the residual stream and over heads are stored less 1.
     pub(crate) fn norms_are_stored_less_one(&mut self) {
         self.norm_plus = 1.0;
@@ -133,37 +139,63 @@ impl<'a> Resolver<'a> {
         layer: &LayerConfig,
         names: &LayerNames,
     ) -> LayerWeights {
+        let mixer = self.mixer(prefix, &layer.mixer);
+        let feed_forward = self.feed_forward(prefix, &layer.feed_forward);
+        self.layer_of(prefix, names, mixer, feed_forward)
+    }
+
+    /// A layer of blocks that the family took, with its norms.
+    pub(crate) fn layer_of(
+        &mut self,
+        prefix: &str,
+        names: &LayerNames,
+        mixer: MixerWeights,
+        feed_forward: FeedForwardWeights,
+    ) -> LayerWeights {
         let hidden = self.hidden_size;
-        let mixer_norm = self.norm(&format!("{prefix}input_layernorm.weight"), hidden);
-        let mixer = match &layer.mixer {
-            Mixer::Attention(attention) => MixerWeights::Attention(Box::new(
-                self.attention(&format!("{prefix}self_attn."), attention),
-            )),
-            Mixer::GatedDelta(delta) => MixerWeights::GatedDelta(Box::new(
-                self.gated_delta(&format!("{prefix}linear_attn."), delta),
-            )),
-            Mixer::Mamba2(mamba) => {
-                MixerWeights::Mamba2(Box::new(self.mamba2(&format!("{prefix}mamba."), mamba)))
-            }
-        };
-        let feed_forward = match &layer.feed_forward {
-            FeedForward::Dense {
-                intermediate_size, ..
-            } => {
-                FeedForwardWeights::Dense(self.gated(&format!("{prefix}mlp."), *intermediate_size))
-            }
-            FeedForward::Mixture(mixture) => FeedForwardWeights::Mixture(Box::new(
-                self.mixture(&format!("{prefix}mlp."), mixture),
-            )),
-        };
         let mut norm = |name: &str| self.norm(&format!("{prefix}{name}.weight"), hidden);
         LayerWeights {
-            mixer_norm,
+            mixer_norm: norm("input_layernorm"),
+            mixer,
             mixer_post_norm: names.mixer_post_norm.map(&mut norm),
             feed_forward_norm: norm(names.feed_forward_norm),
-            feed_forward_post_norm: names.feed_forward_post_norm.map(&mut norm),
-            mixer,
             feed_forward,
+            feed_forward_post_norm: names.feed_forward_post_norm.map(&mut norm),
+        }
+    }
+
+    /// A mixer under the names that most families use.
+    pub(crate) fn mixer(&mut self, prefix: &str, mixer: &Mixer) -> MixerWeights {
+        match mixer {
+            Mixer::Attention(attention) => {
+                let weights = self.attention(&format!("{prefix}self_attn."), attention);
+                MixerWeights::Attention(Box::new(weights))
+            }
+            Mixer::GatedDelta(delta) => {
+                let weights = self.gated_delta(&format!("{prefix}linear_attn."), delta);
+                MixerWeights::GatedDelta(Box::new(weights))
+            }
+            Mixer::Mamba2(mamba) => {
+                let weights = self.mamba2(&format!("{prefix}mamba."), mamba);
+                MixerWeights::Mamba2(Box::new(weights))
+            }
+        }
+    }
+
+    /// A feed-forward under the names that most families use.
+    pub(crate) fn feed_forward(
+        &mut self,
+        prefix: &str,
+        feed_forward: &FeedForward,
+    ) -> FeedForwardWeights {
+        let prefix = format!("{prefix}mlp.");
+        match feed_forward {
+            FeedForward::Dense {
+                intermediate_size, ..
+            } => FeedForwardWeights::Dense(self.gated(&prefix, *intermediate_size)),
+            FeedForward::Mixture(mixture) => {
+                FeedForwardWeights::Mixture(Box::new(self.mixture(&prefix, mixture)))
+            }
         }
     }
 
@@ -402,7 +434,7 @@ impl<'a> Resolver<'a> {
         if let Some(fault) = self.fault {
             return Err(fault);
         }
-        if !self.missing.is_empty() {
+        if self.n_missing > 0 {
             return Err(WeightsError::Missing {
                 needed: self.used.len() + self.n_missing,
                 count: self.n_missing,

@@ -213,7 +213,11 @@ impl Model for Oracle {
         Ok(sequence)
     }
 
-    fn truncate_sequence(&mut self, sequence: SequenceId, length: usize) -> Result<(), ModelError> {
+    fn truncate_sequence(
+        &mut self,
+        sequence: SequenceId,
+        length: usize,
+    ) -> Result<usize, ModelError> {
         let kv_size = self.attention.kv_size();
         let state = self
             .sequences
@@ -223,7 +227,7 @@ impl Model for Oracle {
         for cache in state.keys.iter_mut().chain(&mut state.values) {
             cache.truncate(length * kv_size);
         }
-        Ok(())
+        Ok(state.length)
     }
 
     fn close_sequence(&mut self, sequence: SequenceId) {

@@ -486,6 +486,20 @@ impl Verifier<'_> {
             }
             Stmt::Return => {}
             Stmt::Tile(tile) => self.tile(span, tile),
+            Stmt::Machine(machine) => {
+                if let Some(what) = crate::machine::fault(self.kernel, machine) {
+                    self.wrong(span, what);
+                }
+            }
+            Stmt::Roles { producers, .. } => {
+                let threads = self.kernel.contract.threads();
+                if *producers == 0 || *producers >= threads {
+                    self.wrong(
+                        span,
+                        format!("{producers} of {threads} threads have a role of their own"),
+                    );
+                }
+            }
         }
     }
 
@@ -726,6 +740,8 @@ fn forbidden_in_map(kernel: &Kernel, stmt: &Stmt, in_loop: bool) -> bool {
         | Stmt::Subgroup { .. }
         | Stmt::Group { .. }
         | Stmt::Return
+        | Stmt::Machine(_)
+        | Stmt::Roles { .. }
         | Stmt::Tile(_) => true,
         Stmt::Break | Stmt::Continue => !in_loop,
         Stmt::Let(_)

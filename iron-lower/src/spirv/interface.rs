@@ -146,6 +146,8 @@ impl Emitter<'_> {
                 | Stmt::Break
                 | Stmt::Continue
                 | Stmt::Return
+                | Stmt::Machine(_)
+                | Stmt::Roles { .. }
                 | Stmt::Tile(_) => {}
             }
         });

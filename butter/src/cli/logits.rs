@@ -1,0 +1,64 @@
+//! `butter logits`: the logits that follow a prompt, for comparison with another implementation.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::json;
+
+use super::{ActivationType, Backend, CommandError, open_model};
+use crate::checkpoint::Checkpoint;
+use crate::generate::{GenerateError, prompt_logits};
+
+#[derive(Args, Debug)]
+pub(super) struct LogitsArguments {
+    /// A GGUF file, a folder with one, or a Hugging Face folder.
+    #[arg(long)]
+    model: PathBuf,
+    /// What runs the kernels.
+    #[arg(long, value_enum, default_value_t = Backend::Cpu)]
+    backend: Backend,
+    /// Type of activations and of the key-value cache.
+    #[arg(long, value_enum, default_value_t = ActivationType::F32)]
+    dtype: ActivationType,
+    /// Token ids of the prompt, as they are.
+    #[arg(long, value_name = "1,2,3", value_delimiter = ',', required = true)]
+    prompt_ids: Vec<u32>,
+    /// How many of the largest to list, without `--json`.
+    #[arg(long, default_value_t = 20)]
+    top: usize,
+    /// Print one JSON object with all logits of the last position.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(arguments: &LogitsArguments) -> Result<(), CommandError> {
+    let checkpoint = Checkpoint::open(&arguments.model)?;
+    let mut model = open_model(&checkpoint, arguments.backend, arguments.dtype)?;
+    let logits =
+        prompt_logits(model.as_mut(), &arguments.prompt_ids).map_err(|error| match error {
+            GenerateError::EmptyPrompt => CommandError::Option {
+                option: "--prompt-ids",
+                problem: "there are none".to_owned(),
+            },
+            other => other.into(),
+        })?;
+    let mut out = std::io::stdout().lock();
+    if arguments.json {
+        let line = json!({
+            "prompt_ids": arguments.prompt_ids,
+            "backend": arguments.backend.name(),
+            "dtype": arguments.dtype.name(),
+            "logits": logits,
+        });
+        writeln!(out, "{line}")?;
+    } else {
+        let mut order: Vec<usize> = (0..logits.len()).collect();
+        order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
+        for token in order.into_iter().take(arguments.top) {
+            writeln!(out, "{token:>8} {:>12.6}", logits[token])?;
+        }
+    }
+    out.flush()?;
+    Ok(())
+}

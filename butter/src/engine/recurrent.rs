@@ -1,0 +1,309 @@
+//! Layers with a state on a device: gated delta nets and Mamba-2 blocks.
+
+use std::sync::Arc;
+
+use iron_ir::Scalar;
+use iron_runtime::{Device, Tensor};
+
+use super::matrix::{Family, Matrix, failed, upload_dense, upload_vector};
+use super::plan::{Activation, Planner};
+use super::state::CacheShape;
+use super::step::{Segments, StepContext};
+use crate::config::{GatedDelta, Mamba2};
+use crate::model::ModelError;
+use crate::weights::{GatedDeltaWeights, Mamba2Weights, WeightMatrix, WeightVector};
+
+/// Added to the square of a head's length before the root; the reference's constant.
+const HEAD_EPS: f32 = 1e-6;
+
+/// A short convolution and the rows before a step that it still sees.
+struct Convolution {
+    /// `[channels, width]`.
+    weights: Tensor,
+    /// `[channels]`, zeros where there is none.
+    bias: Tensor,
+    /// `[slots, width - 1, channels]`.
+    history: Tensor,
+}
+
+impl Convolution {
+    fn load(
+        device: &Arc<dyn Device>,
+        weights: &WeightMatrix,
+        bias: Option<&WeightVector>,
+        [channels, width]: [usize; 2],
+        dtype: Scalar,
+        cache: &CacheShape,
+    ) -> Result<Self, ModelError> {
+        let (channels, width) = (channels as u64, width as u64);
+        let shape = [cache.state_slots() as u64, width - 1, channels];
+        Ok(Self {
+            weights: upload_dense(device, weights, dtype, &[channels, width])?,
+            bias: match bias {
+                Some(bias) => upload_vector(device, bias, dtype)?,
+                None => failed(Tensor::zeros(device, dtype, &[channels]))?,
+            },
+            history: failed(Tensor::zeros(device, dtype, &shape))?,
+        })
+    }
+
+    fn record(&self, planner: &mut Planner, segments: &Segments, x: &Activation) -> Activation {
+        let y = planner.activation(x.shape());
+        let operands = [
+            x.into(),
+            (&self.weights).into(),
+            (&self.bias).into(),
+            (&self.history).into(),
+            (&segments.of).into(),
+            (&segments.starts).into(),
+            (&segments.from).into(),
+            (&y).into(),
+        ];
+        planner.launch(Family::Recurrent, "causal_conv", "", operands);
+        let operands = [
+            x.into(),
+            (&segments.starts).into(),
+            (&segments.from).into(),
+            (&segments.to).into(),
+            (&self.history).into(),
+        ];
+        planner.launch(Family::Recurrent, "conv_history", "", operands);
+        y
+    }
+
+    fn bytes(&self) -> u64 {
+        bytes_of(&self.history)
+    }
+}
+
+fn bytes_of(tensor: &Tensor) -> u64 {
+    tensor.elements() * u64::from(tensor.scalar().bytes())
+}
+
+fn segments_of<'s>(step: &'s StepContext<'_>) -> Result<&'s Segments, ModelError> {
+    let missing = || ModelError::Device("a step of a recurrent model has no segments".to_owned());
+    step.segments.as_ref().ok_or_else(missing)
+}
+
+/// A gated delta net: weights, and the states of all sequences.
+pub struct GatedDeltaBlock {
+    config: GatedDelta,
+    query_key_value: Matrix,
+    gate: Matrix,
+    beta: Matrix,
+    alpha: Matrix,
+    convolution: Convolution,
+    decay_log: Tensor,
+    step_bias: Tensor,
+    norm: Tensor,
+    output: Matrix,
+    /// `[slots, value_heads, value_head_dim, key_head_dim]`.
+    states: Tensor,
+}
+
+impl GatedDeltaBlock {
+    /// Uploads the weights and reserves the states.
+    pub fn load(
+        device: &Arc<dyn Device>,
+        config: &GatedDelta,
+        weights: &GatedDeltaWeights,
+        dtype: Scalar,
+        cache: &CacheShape,
+    ) -> Result<Self, ModelError> {
+        let matrix = |matrix: &WeightMatrix| Matrix::upload(device, matrix, dtype);
+        let size = [config.conv_channels(), config.conv_width];
+        let shape = [
+            cache.state_slots(),
+            config.value_head_count,
+            config.value_head_dim,
+            config.key_head_dim,
+        ];
+        let shape = shape.map(|extent| extent as u64);
+        Ok(Self {
+            query_key_value: matrix(&weights.query_key_value)?,
+            gate: matrix(&weights.gate)?,
+            beta: matrix(&weights.beta)?,
+            alpha: matrix(&weights.alpha)?,
+            convolution: Convolution::load(device, &weights.conv, None, size, dtype, cache)?,
+            decay_log: upload_vector(device, &weights.decay_log, Scalar::F32)?,
+            step_bias: upload_vector(device, &weights.step_bias, Scalar::F32)?,
+            norm: upload_vector(device, &weights.norm, dtype)?,
+            output: matrix(&weights.output)?,
+            states: failed(Tensor::zeros(device, Scalar::F32, &shape))?,
+            config: config.clone(),
+        })
+    }
+
+    /// Records the layer on normalised rows `x`; gives its output, `[rows, hidden]`.
+    pub fn record(
+        &self,
+        planner: &mut Planner,
+        step: &StepContext<'_>,
+        x: &Activation,
+    ) -> Result<Activation, ModelError> {
+        let segments = segments_of(step)?;
+        let config = &self.config;
+        let rows = x.shape()[0];
+        let key_dim = config.key_head_dim as u64;
+        let (key_size, value_size) = (config.key_size() as u64, config.value_size() as u64);
+        let value_heads = config.value_head_count as u64;
+
+        let mixed = planner.projected(&self.query_key_value, x);
+        let gate = planner.projected(&self.gate, x);
+        let beta = planner.projected(&self.beta, x);
+        let alpha = planner.projected(&self.alpha, x);
+        let mixed = self.convolution.record(planner, segments, &mixed);
+        let query_scale = 1.0 / (config.key_head_dim as f32).sqrt();
+        let [query, key] = [(0, query_scale), (key_size, 1.0)].map(|(start, factor)| {
+            let heads = mixed.columns(start, key_size).split_last(key_dim);
+            let scaled = planner.activation(heads.shape());
+            let operands = [
+                (&heads).into(),
+                (&scaled).into(),
+                HEAD_EPS.into(),
+                factor.into(),
+            ];
+            planner.launch(Family::Recurrent, "normalise_heads", "", operands);
+            scaled
+        });
+        let value = mixed.columns(2 * key_size, value_size);
+        let value = value.split_last(config.value_head_dim as u64);
+        let [decay, strength] =
+            [0, 1].map(|_| planner.activation_of(Scalar::F32, &[rows, value_heads]));
+        let operands = [
+            (&alpha).into(),
+            (&beta).into(),
+            (&self.decay_log).into(),
+            (&self.step_bias).into(),
+            (&decay).into(),
+            (&strength).into(),
+        ];
+        planner.launch(Family::Recurrent, "delta_gates", "", operands);
+
+        let read = planner.activation(value.shape());
+        let operands = [
+            (&query).into(),
+            (&key).into(),
+            (&value).into(),
+            (&decay).into(),
+            (&strength).into(),
+            (&segments.starts).into(),
+            (&segments.from).into(),
+            (&segments.to).into(),
+            (&self.states).into(),
+            (&read).into(),
+        ];
+        let suffix = format!("-KEY_DIM={key_dim}");
+        planner.launch(Family::Recurrent, "gated_delta", &suffix, operands);
+        let heads = read.rows_of(config.value_head_dim as u64);
+        let normed = planner.normed(&heads, &self.norm, step.norm_eps);
+        let gated = planner.activated(crate::config::Activation::Silu, &gate, &normed);
+        Ok(planner.projected(&self.output, &gated))
+    }
+
+    /// Bytes of the states and of the convolution's history.
+    pub fn state_bytes(&self) -> u64 {
+        bytes_of(&self.states) + self.convolution.bytes()
+    }
+}
+
+/// A Mamba-2 block: weights, and the states of all sequences.
+pub struct Mamba2Block {
+    config: Mamba2,
+    gate: Matrix,
+    input: Matrix,
+    step: Matrix,
+    convolution: Convolution,
+    decay_log: Tensor,
+    skip: Tensor,
+    step_bias: Tensor,
+    norm: Tensor,
+    output: Matrix,
+    /// `[slots, heads, head_dim, state_size]`.
+    states: Tensor,
+}
+
+impl Mamba2Block {
+    /// Uploads the weights and reserves the states.
+    pub fn load(
+        device: &Arc<dyn Device>,
+        config: &Mamba2,
+        weights: &Mamba2Weights,
+        dtype: Scalar,
+        cache: &CacheShape,
+    ) -> Result<Self, ModelError> {
+        let matrix = |matrix: &WeightMatrix| Matrix::upload(device, matrix, dtype);
+        let number = |vector: &WeightVector| upload_vector(device, vector, Scalar::F32);
+        let size = [config.conv_channels(), config.conv_width];
+        let bias = weights.conv_bias.as_ref();
+        let shape = [
+            cache.state_slots(),
+            config.head_count,
+            config.head_dim,
+            config.state_size,
+        ];
+        let shape = shape.map(|extent| extent as u64);
+        Ok(Self {
+            gate: matrix(&weights.gate)?,
+            input: matrix(&weights.input)?,
+            step: matrix(&weights.step)?,
+            convolution: Convolution::load(device, &weights.conv, bias, size, dtype, cache)?,
+            decay_log: number(&weights.decay_log)?,
+            skip: number(&weights.skip)?,
+            step_bias: number(&weights.step_bias)?,
+            norm: upload_vector(device, &weights.norm, dtype)?,
+            output: matrix(&weights.output)?,
+            states: failed(Tensor::zeros(device, Scalar::F32, &shape))?,
+            config: config.clone(),
+        })
+    }
+
+    /// Records the layer on normalised rows `x`; gives its output, `[rows, hidden]`.
+    pub fn record(
+        &self,
+        planner: &mut Planner,
+        step: &StepContext<'_>,
+        x: &Activation,
+    ) -> Result<Activation, ModelError> {
+        let segments = segments_of(step)?;
+        let config = &self.config;
+        let (inner, state) = (config.inner_size() as u64, config.state_size as u64);
+        let projections = config.group_count as u64 * state;
+
+        let gate = planner.projected(&self.gate, x);
+        let mixed = planner.projected(&self.input, x);
+        let time = planner.projected(&self.step, x);
+        let mixed = self.convolution.record(planner, segments, &mixed);
+        let input = mixed.columns(0, inner).split_last(config.head_dim as u64);
+        let write = mixed.columns(inner, projections).split_last(state);
+        let read = mixed.columns(inner + projections, projections);
+        let read = read.split_last(state);
+        let y = planner.activation(input.shape());
+        let operands = [
+            (&input).into(),
+            (&write).into(),
+            (&read).into(),
+            (&time).into(),
+            (&self.decay_log).into(),
+            (&self.skip).into(),
+            (&self.step_bias).into(),
+            (&segments.starts).into(),
+            (&segments.from).into(),
+            (&segments.to).into(),
+            (&self.states).into(),
+            (&y).into(),
+            config.time_step_limits.0.into(),
+            config.time_step_limits.1.into(),
+        ];
+        let suffix = format!("-STATE={state}");
+        planner.launch(Family::Recurrent, "state_space", &suffix, operands);
+        let gated = planner.activated(crate::config::Activation::Silu, &gate, &y.rows_of(inner));
+        let normed = planner.normed(&gated, &self.norm, step.norm_eps);
+        Ok(planner.projected(&self.output, &normed))
+    }
+
+    /// Bytes of the states and of the convolution's history.
+    pub fn state_bytes(&self) -> u64 {
+        bytes_of(&self.states) + self.convolution.bytes()
+    }
+}

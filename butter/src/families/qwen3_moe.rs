@@ -1,0 +1,91 @@
+//! Qwen3-MoE: Qwen3's attention with mixtures of experts in place of the dense feed-forward.
+//! Reference: transformers, `Qwen3MoeForCausalLM`.
+
+use super::Family;
+use crate::config::hugging_face::{RopeDefaults, activation, common, dense, rope};
+use crate::config::keys::Keys;
+use crate::config::{
+    Activation, Attention, ConfigFault, FeedForward, LayerConfig, Mixer, Mixture, ModelConfig,
+    SharedExpert,
+};
+use crate::weights::{ModelWeights, Resolver};
+
+pub(super) const FAMILY: Family = Family {
+    name: "qwen3_moe",
+    model_types: &["qwen3_moe"],
+    architecture: "Qwen3MoeForCausalLM",
+    from_json,
+    gguf: None,
+    weights,
+    gguf_names: &[],
+};
+
+fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
+    let common = common(keys, FAMILY.name, false)?;
+    let rope = rope(
+        keys,
+        RopeDefaults {
+            head_dim: common.attention.head_dim,
+            theta: 10_000.0,
+            partial: 1.0,
+            context_length: common.config.context_length,
+        },
+    )?;
+    let bias = keys.bool("attention_bias")?.unwrap_or(false);
+    let attention = Attention {
+        bias,
+        output_bias: bias,
+        query_key_norm: true,
+        rope: Some(rope),
+        ..common.attention
+    };
+    let windows = super::qwen3::windows(keys, common.layer_count)?;
+    let feed_forwards = feed_forwards(keys, common.layer_count, None)?;
+    let layer = |(window, feed_forward)| LayerConfig {
+        mixer: Mixer::Attention(Attention {
+            window,
+            ..attention.clone()
+        }),
+        feed_forward,
+        post_norms: false,
+    };
+    Ok(ModelConfig {
+        layers: windows.into_iter().zip(feed_forwards).map(layer).collect(),
+        ..common.config
+    })
+}
+
+/// The feed-forward of each layer: a mixture in every `decoder_sparse_step`-th that is not in
+/// `mlp_only_layers`, a dense one in the others.
+pub(super) fn feed_forwards(
+    keys: &Keys<'_>,
+    layer_count: usize,
+    shared: Option<SharedExpert>,
+) -> Result<Vec<FeedForward>, ConfigFault> {
+    let expert_count = keys.size_of_any(&["num_experts", "num_local_experts"])?;
+    let expert_count = keys.required("num_experts", expert_count)?;
+    let dense = dense(keys, "hidden_act", Activation::Silu)?;
+    let mixture = FeedForward::Mixture(Mixture {
+        expert_count,
+        experts_per_token: keys.required_size("num_experts_per_tok")?,
+        intermediate_size: keys.required_size("moe_intermediate_size")?,
+        activation: activation(keys, "hidden_act", Activation::Silu)?,
+        renormalise: keys.bool("norm_topk_prob")?.unwrap_or(false),
+        shared,
+    });
+    let step = keys.size("decoder_sparse_step")?.unwrap_or(1);
+    let dense_layers = keys.sizes("mlp_only_layers")?.unwrap_or_default();
+    let is_sparse = |index: usize| {
+        let in_step = step > 0 && (index + 1).is_multiple_of(step);
+        expert_count > 0 && in_step && !dense_layers.contains(&index)
+    };
+    Ok((0..layer_count)
+        .map(|index| if is_sparse(index) { &mixture } else { &dense }.clone())
+        .collect())
+}
+
+fn weights(resolver: &mut Resolver<'_>, config: &ModelConfig) -> ModelWeights {
+    resolver.model(config, |resolver, prefix, layer| {
+        resolver.standard_layer(prefix, layer)
+    })
+}

@@ -1,0 +1,170 @@
+//! Qwen3-Next and Qwen3.5 (text): layers of gated delta nets between layers of gated attention,
+//! a part of each head rotated, norm weights stored less 1. Qwen3-Next has mixtures with a
+//! shared expert, and the delta net's projections interleaved by key head; Qwen3.5 stores them
+//! apart. References: transformers, `Qwen3NextForCausalLM`, `Qwen3_5ForCausalLM`.
+
+use std::ops::Range;
+
+use super::Family;
+use crate::config::hugging_face::{RopeDefaults, common, dense, layer_types, rope};
+use crate::config::keys::Keys;
+use crate::config::{
+    Activation, Attention, ConfigFault, FeedForward, GatedDelta, LayerConfig, Mixer, ModelConfig,
+    SharedExpert,
+};
+use crate::weights::{GatedDeltaWeights, LayerNames, MixerWeights, ModelWeights, Resolver};
+
+pub(super) const FAMILY: Family = Family {
+    name: "qwen3_next",
+    model_types: &["qwen3_next"],
+    architecture: "Qwen3NextForCausalLM",
+    from_json: next_from_json,
+    gguf: None,
+    weights,
+    gguf_names: &[],
+};
+
+pub(super) const QWEN3_5: Family = Family {
+    name: "qwen3_5",
+    model_types: &["qwen3_5_text"],
+    architecture: "Qwen3_5ForCausalLM",
+    from_json: dense_from_json,
+    gguf: None,
+    weights: dense_weights,
+    gguf_names: &[],
+};
+
+/// One layer of full attention after so many, where the file does not say.
+const FULL_ATTENTION_INTERVAL: usize = 4;
+
+fn next_from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
+    let layer_count = keys.required_size("num_hidden_layers")?;
+    let layer_count = crate::config::check_layer_count(layer_count)?;
+    let shared = SharedExpert {
+        intermediate_size: keys.required_size("shared_expert_intermediate_size")?,
+        gated: true,
+    };
+    let feed_forwards = super::qwen3_moe::feed_forwards(keys, layer_count, Some(shared))?;
+    hybrid(keys, FAMILY.name, feed_forwards)
+}
+
+fn dense_from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
+    let layer_count = keys.required_size("num_hidden_layers")?;
+    let layer_count = crate::config::check_layer_count(layer_count)?;
+    let dense = dense(keys, "hidden_act", Activation::Silu)?;
+    hybrid(keys, QWEN3_5.name, vec![dense; layer_count])
+}
+
+fn hybrid(
+    keys: &Keys<'_>,
+    family: &'static str,
+    feed_forwards: Vec<FeedForward>,
+) -> Result<ModelConfig, ConfigFault> {
+    let common = common(keys, family, false)?;
+    let rope = rope(
+        keys,
+        RopeDefaults {
+            head_dim: common.attention.head_dim,
+            theta: 10_000.0,
+            partial: 0.25,
+            context_length: common.config.context_length,
+        },
+    )?;
+    let bias = keys.bool("attention_bias")?.unwrap_or(false);
+    let attention = Mixer::Attention(Attention {
+        bias,
+        output_bias: bias,
+        query_key_norm: true,
+        output_gate: true,
+        rope: Some(rope),
+        ..common.attention
+    });
+    keys.only("attn_output_gate", "true", |found| {
+        matches!(found, crate::config::keys::Found::Bool(true))
+    })?;
+    let delta = Mixer::GatedDelta(GatedDelta {
+        key_head_count: keys.required_size("linear_num_key_heads")?,
+        value_head_count: keys.required_size("linear_num_value_heads")?,
+        key_head_dim: keys.required_size("linear_key_head_dim")?,
+        value_head_dim: keys.required_size("linear_value_head_dim")?,
+        conv_width: keys.required_size("linear_conv_kernel_dim")?,
+    });
+    let interval = keys.size("full_attention_interval")?;
+    let interval = interval.unwrap_or(FULL_ATTENTION_INTERVAL);
+    let known = [("full_attention", true), ("linear_attention", false)];
+    let full = match layer_types(keys, common.layer_count, &known)? {
+        Some(full) => full,
+        None => (1..=common.layer_count)
+            .map(|n| interval > 0 && n.is_multiple_of(interval))
+            .collect(),
+    };
+    let layer = |(full, feed_forward)| LayerConfig {
+        mixer: if full { &attention } else { &delta }.clone(),
+        feed_forward,
+        post_norms: false,
+    };
+    Ok(ModelConfig {
+        layers: full.into_iter().zip(feed_forwards).map(layer).collect(),
+        ..common.config
+    })
+}
+
+fn weights(resolver: &mut Resolver<'_>, config: &ModelConfig) -> ModelWeights {
+    resolver.norms_are_stored_less_one();
+    // Heads that predict further tokens, for speculation.
+    resolver.ignore(|name| name.starts_with("mtp."));
+    resolver.model(config, |resolver, prefix, layer| match &layer.mixer {
+        Mixer::GatedDelta(delta) => {
+            let mixer = interleaved_delta(resolver, &format!("{prefix}linear_attn."), delta);
+            let mixer = MixerWeights::GatedDelta(Box::new(mixer));
+            let feed_forward = resolver.feed_forward(prefix, &layer.feed_forward);
+            resolver.layer_of(prefix, &LayerNames::STANDARD, mixer, feed_forward)
+        }
+        Mixer::Attention(_) | Mixer::Mamba2(_) => resolver.standard_layer(prefix, layer),
+    })
+}
+
+fn dense_weights(resolver: &mut Resolver<'_>, config: &ModelConfig) -> ModelWeights {
+    resolver.norms_are_stored_less_one();
+    resolver.ignore(|name| name.starts_with("mtp."));
+    resolver.model(config, |resolver, prefix, layer| {
+        resolver.standard_layer(prefix, layer)
+    })
+}
+
+/// Projections stored key head after key head: its query, its key, the values of its value heads
+/// and their gates; in a second tensor the strengths of its value heads, then their time steps.
+fn interleaved_delta(
+    resolver: &mut Resolver<'_>,
+    prefix: &str,
+    delta: &GatedDelta,
+) -> GatedDeltaWeights {
+    let hidden = resolver.hidden_size();
+    let heads_a_key = delta.value_head_count / delta.key_head_count;
+    let (key, value) = (delta.key_head_dim, heads_a_key * delta.value_head_dim);
+    let group = 2 * (key + value);
+    let all = resolver.matrix(
+        &format!("{prefix}in_proj_qkvz.weight"),
+        &[delta.key_head_count * group, hidden],
+    );
+    let gates = resolver.matrix(
+        &format!("{prefix}in_proj_ba.weight"),
+        &[2 * delta.value_head_count, hidden],
+    );
+    let of_each_key = |group: usize, start: usize, length: usize| {
+        (0..delta.key_head_count).map(move |head| -> Range<usize> {
+            let first = head * group + start;
+            first..first + length
+        })
+    };
+    let ranges = of_each_key(group, 0, key)
+        .chain(of_each_key(group, key, key))
+        .chain(of_each_key(group, 2 * key, value));
+    GatedDeltaWeights {
+        query_key_value: all.select(ranges),
+        gate: all.select(of_each_key(group, 2 * key + value, value)),
+        beta: gates.select(of_each_key(2 * heads_a_key, 0, heads_a_key)),
+        alpha: gates.select(of_each_key(2 * heads_a_key, heads_a_key, heads_a_key)),
+        ..resolver.gated_delta_rest(prefix, delta)
+    }
+}
