@@ -29,6 +29,11 @@
 //! see each other's writes after a barrier that names the memory; threads of different
 //! workgroups only through atomics or the end of the launch. Barriers and group operations
 //! stand in control flow that is uniform in the workgroup.
+//!
+//! **Faults** have no answer: an index out of bounds, a race, a read of undefined memory, a loop that
+//! never ends. Contracts and the verifier refuse what they can see; the `reference` execution of
+//! `iron-runtime` reports the rest, each with its line, and `__iron_runner check` runs every test of a
+//! crate under it.
 
 pub mod build;
 pub mod contract;

@@ -76,6 +76,9 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<Exit, ToolError> 
             named,
         ));
     }
+    if !named || options.backends.iter().any(|b| b == "reference") {
+        tiers.push(check_tier(workspace, options.filter.as_deref()));
+    }
     println!("\ntier                             result   time");
     for tier in &tiers {
         println!(
@@ -124,7 +127,36 @@ fn cargo_tier(workspace: &Workspace, name: &str, arguments: &[&str]) -> Tier {
 }
 
 fn kernel_tier(workspace: &Workspace, backend: &str, filter: Option<&str>, required: bool) -> Tier {
-    let mut arguments = vec![
+    let name = format!("kernels on {backend}");
+    runner_tier(
+        workspace,
+        name,
+        required,
+        &["test", "--backend", backend],
+        filter,
+    )
+}
+
+/// Every rule of the specification, at the subgroup widths that there are.
+fn check_tier(workspace: &Workspace, filter: Option<&str>) -> Tier {
+    let command = ["check", "--subgroup-width", "4,8,16,32,64"];
+    runner_tier(
+        workspace,
+        "kernels under the checker".into(),
+        true,
+        &command,
+        filter,
+    )
+}
+
+fn runner_tier(
+    workspace: &Workspace,
+    name: String,
+    required: bool,
+    command: &[&str],
+    filter: Option<&str>,
+) -> Tier {
+    let runner = [
         "run",
         "--quiet",
         "--package",
@@ -132,19 +164,13 @@ fn kernel_tier(workspace: &Workspace, backend: &str, filter: Option<&str>, requi
         "--bin",
         "__iron_runner",
         "--",
-        "test",
-        "--backend",
-        backend,
     ];
+    let mut arguments = runner.to_vec();
+    arguments.extend(command);
     if let Some(filter) = filter {
         arguments.extend(["--filter", filter]);
     }
-    run_tier(
-        workspace,
-        format!("kernels on {backend}"),
-        required,
-        &arguments,
-    )
+    run_tier(workspace, name, required, &arguments)
 }
 
 fn run_tier(workspace: &Workspace, name: String, required: bool, arguments: &[&str]) -> Tier {

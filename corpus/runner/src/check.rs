@@ -136,6 +136,8 @@ pub struct Checked {
     pub max_steps: u64,
     /// Instances of kernels that ran.
     pub instances: usize,
+    /// Those of them that know no subgroup, are the same at every width, and ran at the first.
+    pub same_at_every_width: usize,
     /// Cases that ran.
     pub cases: usize,
     /// Launches made.
@@ -197,6 +199,7 @@ pub fn check(request: &Request) -> Checked {
             finite: request.finite,
             max_steps: request.max_steps,
             instances: 0,
+            same_at_every_width: 0,
             cases: 0,
             launches: 0,
             untested: Vec::new(),
@@ -265,6 +268,7 @@ impl Checker<'_> {
             Err(payload) => return self.problem(item, "", panic_text(&*payload)),
         };
         self.checked.instances += 1;
+        self.checked.same_at_every_width += usize::from(!knows_subgroups(&subject.kernel));
         for (index, listed) in list.iter().enumerate() {
             if !item.takes(&listed.name) {
                 continue;
@@ -521,9 +525,11 @@ impl Checked {
             );
         }
         println!(
-            "{} faults; {} instances, {} cases, {} launches at subgroup widths {}; registry {}, seed {}",
+            "{} faults; {} instances ({} know no subgroup and ran at one width), {} cases, {} launches \
+             at subgroup widths {}; registry {}, seed {}",
             self.faults.len(),
             self.instances,
+            self.same_at_every_width,
             self.cases,
             self.launches,
             list(&self.widths),

@@ -313,3 +313,89 @@ pub(super) struct BufferMemory<'a> {
     /// Bytes of a granule: the smallest element among the parameters on this buffer.
     pub granule: usize,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether a barrier, or the thread's own order, puts one access before a later one.
+    fn ordered(before: &Access, after: &Access, lanes: u32, is_shared: bool) -> bool {
+        if before.group != after.group {
+            return is_shared;
+        }
+        let same_subgroup = before.thread / lanes == after.thread / lanes;
+        before.thread == after.thread
+            || before.epoch < after.epoch
+            || (same_subgroup && before.subgroup_epoch < after.subgroup_epoch)
+    }
+
+    /// Two accesses a kind stand for all of them: a race is found where, and only where, the whole
+    /// history holds one.
+    #[test]
+    fn a_race_is_found_exactly_where_the_whole_history_has_one() {
+        let mut state = 1u64;
+        let mut draw = |n: u32| {
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            (state >> 33) as u32 % n
+        };
+        let (mut races, mut clean) = (0, 0);
+        for round in 0..60_000 {
+            let is_shared = round % 2 == 0;
+            let lanes_log2 = 1 + draw(2);
+            let mut cell = Shadow::default();
+            let mut history: Vec<(AccessKind, Access)> = Vec::new();
+            let mut now = Access {
+                group: 1,
+                ..Access::default()
+            };
+            let kinds = [
+                AccessKind::Read,
+                AccessKind::Read,
+                AccessKind::Atomic,
+                AccessKind::Write,
+            ];
+            for site in 0..24 {
+                match draw(8) {
+                    0 => now.subgroup_epoch += 1,
+                    1 => {
+                        now.epoch += 1;
+                        now.subgroup_epoch += 1;
+                    }
+                    2 if draw(3) == 0 => now.group += 1,
+                    _ => {}
+                }
+                now.thread = draw(6);
+                now.site = site;
+                let kind = kinds[draw(4) as usize];
+                let actor = Actor {
+                    access: now,
+                    lanes_log2,
+                    is_shared,
+                };
+                let conflict = history.iter().any(|(other, access)| {
+                    let harmless = kind == *other && kind != AccessKind::Write;
+                    !harmless && !ordered(access, &now, 1 << lanes_log2, is_shared)
+                });
+                let found = cell.access(kind, &actor);
+                assert_eq!(found.is_some(), conflict, "round {round}, access {site}");
+                let Some(race) = found else {
+                    history.push((kind, now));
+                    clean += 1;
+                    continue;
+                };
+                let named = history.iter().find(|(_, a)| a.site == race.earlier.site);
+                let named = named.expect("an access that was made");
+                assert!(named.0 == race.kind);
+                assert!(!ordered(&named.1, &now, 1 << lanes_log2, is_shared));
+                races += 1;
+                break;
+            }
+        }
+        assert!(
+            races > 20_000 && clean > 50_000,
+            "{races} races, {clean} clean accesses"
+        );
+    }
+}

@@ -1,9 +1,30 @@
 //! The reference backend: runs the IR lane by lane and checks every rule of the specification.
 //!
-//! Out-of-bounds indices (each dimension on its own), data races between barriers and between
-//! workgroups, reads of memory that nothing wrote, barriers and collectives in divergent control
-//! flow, index arithmetic that wraps or loses bits, and kernels that do not end are faults that
-//! name the author's line, the thread and the values.
+//! A launch ends at its first fault, a [`Report`] with the rule, the author's place, the place that
+//! explains it, workgroup, thread and values: as the message of [`DeviceError::Fault`], and as data
+//! from [`ReferenceDevice::take_reports`]. `__iron_runner check` shows each once for all cases.
+//!
+//! | rule | a fault where | second place |
+//! |---|---|---|
+//! | `out-of-bounds` | an index is not below its dimension (each on its own: the next row is no answer), or an array's length | |
+//! | `misaligned` | a vector access is at no multiple of its lanes | |
+//! | `race` | two threads touch one cell of shared or global memory, one writes, not both are atomic, and no barrier that orders this memory joins them; workgroups are joined by nothing but the end of the launch | the other access |
+//! | `uninitialised` | a cell of shared, private, tile, output or fresh memory, or a variable, is read before it is written | |
+//! | `divergence` | a barrier, collective, subgroup or tile operation is not reached by all | the branch, loop or return |
+//! | `not-uniform` | the source of a broadcast or the origin of a tile differs between threads | |
+//! | `no-such-lane` | an exchange names a lane or thread that is not there | |
+//! | `wrapped-index` | integer arithmetic lost bits, and the result addresses memory or bounds a loop | the use |
+//! | `index-in` | the index given to `index_in` is not below its bound | |
+//! | `endless`, `zero-step` | a workgroup spends [`ReferenceOptions::step_budget`]; a loop steps by nothing | |
+//! | `non-finite` | with [`ReferenceOptions::finite`], a float that appeared out of finite operands is stored | the store |
+//! | `read-only`, `grid-barrier` | a store through `&`; a grid barrier that not every workgroup reaches | |
+//!
+//! Races are found exactly, whatever order the interpreter chose, at any subgroup width from 4 to 64:
+//! a workgroup barrier orders shared memory, and tensors only where it says so; a subgroup barrier
+//! orders shared memory within the subgroup; collectives and tile operations order shared memory.
+//! Atomics are relaxed and order nothing, so that a flag raised atomically does not publish a plain
+//! write. Two writes of the same value are a race: nothing orders them, and a compiler may split,
+//! widen or repeat them. Only what runs is seen: other data may take other paths.
 //!
 //! Kernels run as they were built: tile and group operations are executed whole, before any
 //! pass. A kernel taken from the middle of the pipeline runs just as well.

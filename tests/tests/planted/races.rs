@@ -199,6 +199,63 @@ fn small_barrier_reverses(t: &mut Cases) {
         .expect(|x, out| out.set("y", x["x"].iter().rev().copied().collect()));
 }
 
+/// Neighbours in a subgroup: its barrier is enough, and is needed.
+#[kernel(grid = [1], workgroup = 64, instances(MENDED = [false, true]))]
+pub fn subgroup_neighbours<const MENDED: bool>(
+    x: &Tensor<f32, { (64,) }>,
+    y: &mut Tensor<f32, { (64,) }>,
+) {
+    let mut s = shared::<f32>(64);
+    let t = local_index();
+    s[t] = x[t]; // with
+    if MENDED {
+        subgroup_barrier();
+    }
+    let other = s[t ^ 1]; // fault: race
+    subgroup_barrier();
+    s[t ^ 1] = other + 1.0;
+    y[t] = s[t ^ 1];
+}
+
+#[test_kernel(subgroup_neighbours)]
+fn subgroup_neighbours_swap(t: &mut Cases) {
+    t.case("64")
+        .input("x", [64], values(count(64)))
+        .output("y", [64])
+        .expect(|x, out| out.set("y", (0..64usize).map(|i| x["x"][i ^ 1] + 1.0).collect()));
+}
+
+/// The thread that writes has read the cell itself, and so have the others.
+#[kernel(grid = [1], workgroup = 16, instances(MENDED = [false, true]))]
+pub fn reads_then_owner<const MENDED: bool>(
+    x: &Tensor<f32, { (16,) }>,
+    y: &mut Tensor<f32, { (16,) }>,
+) {
+    let mut s = shared::<f32>(1);
+    let t = local_index();
+    if t == 0 {
+        s[0] = x[0];
+    }
+    barrier();
+    let first = s[0]; // with
+    if MENDED {
+        barrier();
+    }
+    if t == 0 {
+        s[0] = first + 1.0; // fault: race
+    }
+    barrier();
+    y[t] = s[0] + first;
+}
+
+#[test_kernel(reads_then_owner)]
+fn reads_then_owner_counts(t: &mut Cases) {
+    t.case("16")
+        .input("x", [16], values(count(16)))
+        .output("y", [16])
+        .expect(|_, out| out.set("y", vec![1.0; 16]));
+}
+
 /// A barrier of shared memory does not order tensors.
 #[kernel(grid = [1], workgroup = 32, instances(MENDED = [false, true]))]
 pub fn wrong_memory<const MENDED: bool>(
