@@ -10,6 +10,8 @@
 //! (each head's softmax has one more score that takes weight and has no value; minus infinity
 //! for none).
 
+use std::f32::consts::LOG2_E;
+
 use iron_ir::Scalar;
 use iron_ir::prelude::*;
 use iron_ir::testing::{Bound, Cases, Generator, Inputs, ints, normal, values};
@@ -190,25 +192,30 @@ pub fn attention_combine<T: Float>(
 /// Below any score, and finite.
 const LOWEST_SCORE: f32 = -1e30;
 
-/// Tile sizes of [`attention_prefill`] for a head size.
-struct Tiles<const HEAD_DIM: u32>;
+/// Tile sizes of [`attention_prefill`] for a head size. 16 query rows fit the 32 KiB of shared
+/// memory that every target has, in f32 too; 128 are for matrix units.
+struct Tiles<const HEAD_DIM: u32, const ROWS: u32>;
 
-impl<const HEAD_DIM: u32> Tiles<HEAD_DIM> {
-    /// Positions of a tile: fewer where a head is wide, so that f32 fits the 32 KiB of shared
-    /// memory that every target has.
-    const KEYS: u32 = if HEAD_DIM > 128 { 8 } else { 16 };
+impl<const HEAD_DIM: u32, const ROWS: u32> Tiles<HEAD_DIM, ROWS> {
+    /// Positions of a tile.
+    const KEYS: u32 = if HEAD_DIM > 128 { ROWS / 2 } else { ROWS };
+    /// Threads of a workgroup.
+    const THREADS: u32 = if ROWS < 128 { 128 } else { 256 };
+    /// Keys and values have tiles of their own, so that the next ones load meanwhile.
+    const APART: bool = ROWS >= 128;
 }
 
 /// Attention of many consecutive query rows of one sequence, by tiles with a running softmax
 /// (Dao et al., 2022). Row `r` has position `positions[0] + r` and sees the last `window` keys
-/// up to its own. Queries and outputs are head-major views.
+/// up to its own. Queries and outputs are head-major views. `scale` is above 0.
 #[kernel(
-    grid = [ceil_div(rows, 16), heads],
-    workgroup = 128,
-    requires(heads % kv_heads == 0, block_size % 16 == 0),
-    instances(T = [f32, f16, bf16], HEAD_DIM = [32, 64, 80, 96, 128, 256, 16])
+    grid = [ceil_div(rows, ROWS), heads],
+    workgroup = Tiles::<HEAD_DIM, ROWS>::THREADS,
+    requires(heads % kv_heads == 0, block_size % ROWS == 0),
+    instances(T = [f32, f16, bf16], HEAD_DIM = [32, 64, 80, 96, 128, 256, 16], ROWS = [16]),
+    instances(T = [f16, bf16], HEAD_DIM = [64, 128, 256], ROWS = [128])
 )]
-pub fn attention_prefill<T: Float, const HEAD_DIM: u32>(
+pub fn attention_prefill<T: Float, const HEAD_DIM: u32, const ROWS: u32>(
     q: &Tensor<T, (heads, rows, HEAD_DIM)>,
     k_cache: &Tensor<T, (blocks, kv_heads, block_size, HEAD_DIM)>,
     v_cache: &Tensor<T, (blocks, kv_heads, block_size, HEAD_DIM)>,
@@ -222,49 +229,62 @@ pub fn attention_prefill<T: Float, const HEAD_DIM: u32>(
 ) {
     let head = group_id(1);
     let kv_head = head / (heads / kv_heads);
-    let first_row = group_id(0) * 16;
+    // The longest rows first, so that the last workgroups to run are short ones.
+    let first_row = (group_count(0) - 1 - group_id(0)) * ROWS;
     let base = positions[0] + first_row;
-    let end = base + (rows - first_row).min(16);
+    let end = base + (rows - first_row).min(ROWS);
     // The first key that any row sees, down to a whole tile.
+    let step = Tiles::<HEAD_DIM, ROWS>::KEYS;
     let lowest = base + 1 - (base + 1).min(window);
-    let lowest = lowest - lowest % Tiles::<HEAD_DIM>::KEYS;
+    let lowest = lowest - lowest % step;
+    // Exponentials are to base 2, which devices have; capped scores are scaled already.
+    let is_capped = soft_cap > 0.0;
+    let factor = select(is_capped, LOG2_E, scale * LOG2_E);
     // A finite bottom: a row may see nothing of its first tiles, and the difference of two
     // infinities is NaN.
-    let sink = sinks[head];
+    let sink = sinks[head] * LOG2_E;
     let bottom = sink.max(LOWEST_SCORE);
 
-    let mut queries = shared_tile::<T>(16, HEAD_DIM);
-    // Keys, then values of the same positions.
-    let mut cached = shared_tile::<T>(Tiles::<HEAD_DIM>::KEYS, HEAD_DIM);
-    let step = Tiles::<HEAD_DIM>::KEYS;
-    let mut weights = shared_tile::<T>(16, Tiles::<HEAD_DIM>::KEYS);
-    let mut scores = reg_tile::<f32>(16, Tiles::<HEAD_DIM>::KEYS, 0.0);
-    let mut output = reg_tile::<f32>(16, HEAD_DIM, 0.0);
-    let mut largest = reg_tile::<f32>(16, 1, 0.0);
-    let mut next_largest = reg_tile::<f32>(16, 1, 0.0);
-    let mut correction = reg_tile::<f32>(16, 1, 0.0);
-    let mut sum = reg_tile::<f32>(16, 1, 0.0);
-    let mut row_sum = reg_tile::<f32>(16, 1, 0.0);
+    let mut queries = shared_tile::<T>(ROWS, HEAD_DIM);
+    let mut keys = shared_tile::<T>(Tiles::<HEAD_DIM, ROWS>::KEYS, HEAD_DIM);
+    let mut values = shared_tile::<T>(Tiles::<HEAD_DIM, ROWS>::KEYS, HEAD_DIM);
+    let mut last_values = shared_tile::<T>(Tiles::<HEAD_DIM, ROWS>::KEYS, HEAD_DIM);
+    let mut weights = shared_tile::<T>(ROWS, Tiles::<HEAD_DIM, ROWS>::KEYS);
+    let mut scores = reg_tile::<f32>(ROWS, Tiles::<HEAD_DIM, ROWS>::KEYS, 0.0);
+    let mut output = reg_tile::<f32>(ROWS, HEAD_DIM, 0.0);
+    let mut largest = reg_tile::<f32>(ROWS, 1, 0.0);
+    let mut next_largest = reg_tile::<f32>(ROWS, 1, 0.0);
+    let mut correction = reg_tile::<f32>(ROWS, 1, 0.0);
+    let mut sum = reg_tile::<f32>(ROWS, 1, 0.0);
+    let mut row_sum = reg_tile::<f32>(ROWS, 1, 0.0);
 
     largest.fill(bottom);
-    sum.fill((sink - bottom).exp());
+    sum.fill((sink - bottom).exp2());
     queries.load(q, [head, first_row, 0]);
     for start in (lowest..end).step_by(step as usize) {
         let page = index_in(start / block_size, max_blocks);
         let block = index_in(block_table[page], blocks);
         let slot = start % block_size;
-        cached.load(k_cache, [block, kv_head, slot, 0]);
+        keys.load(k_cache, [block, kv_head, slot, 0]);
         scores.fill(0.0);
-        matmul_nt(&mut scores, &queries, &cached);
-        scores.map_indexed(|score, row, column| {
-            let (query, key) = (base + row, start + column);
-            let seen = key <= query && query - key < window;
-            select(seen, capped(score * scale, soft_cap), f32::NEG_INFINITY)
-        });
+        matmul_nt(&mut scores, &queries, &keys);
+        if is_capped {
+            scores.map(|score| capped(score * scale, soft_cap));
+        }
+        // The tiles at either end of what the rows see.
+        if start + step > base + 1 || end - start > window {
+            scores.map_indexed(|score, row, column| {
+                let (query, key) = (base + row, start + column);
+                let seen = key <= query && query - key < window;
+                select(seen, score, f32::NEG_INFINITY)
+            });
+        }
         next_largest.reduce_rows_max(&scores);
-        next_largest.map2(&largest, |new, old| new.max(old));
-        correction.map3(&largest, &next_largest, |_, old, new| (old - new).exp());
-        scores.map2(&next_largest, |score, largest| (score - largest).exp());
+        next_largest.map2(&largest, |new, old| (new * factor).max(old));
+        correction.map3(&largest, &next_largest, |_, old, new| (old - new).exp2());
+        scores.map2(&next_largest, |score, largest| {
+            fma(score, factor, -largest).exp2()
+        });
         row_sum.reduce_rows_sum(&scores);
         sum.map3(&correction, &row_sum, |sum, factor, new| {
             fma(sum, factor, new)
@@ -272,12 +292,23 @@ pub fn attention_prefill<T: Float, const HEAD_DIM: u32>(
         output.map2(&correction, |value, factor| value * factor);
         largest.copy_from(&next_largest);
         weights.copy_from(&scores);
-        cached.load(v_cache, [block, kv_head, slot, 0]);
         // Rows that no position has written yet may hold NaN, which a zero weight keeps.
-        if start + step > end {
-            cached.map_indexed(|value, row, _| select(start + row < end, value, T::ZERO));
+        if Tiles::<HEAD_DIM, ROWS>::APART {
+            if start + step > end {
+                last_values.load(v_cache, [block, kv_head, slot, 0]);
+                last_values.map_indexed(|value, row, _| select(start + row < end, value, T::ZERO));
+                matmul(&mut output, &weights, &last_values);
+            } else {
+                values.load(v_cache, [block, kv_head, slot, 0]);
+                matmul(&mut output, &weights, &values);
+            }
+        } else {
+            keys.load(v_cache, [block, kv_head, slot, 0]);
+            if start + step > end {
+                keys.map_indexed(|value, row, _| select(start + row < end, value, T::ZERO));
+            }
+            matmul(&mut output, &weights, &keys);
         }
-        matmul(&mut output, &weights, &cached);
     }
     output.map2(&sum, |value, sum| value / sum);
     output.store(y, [head, first_row, 0]);
@@ -559,9 +590,18 @@ fn attention_combine_matches_f64(t: &mut Cases) {
 const PREFILLS: [(u64, u64, u64, u64); 4] =
     [(1, 0, 1, 1), (16, 0, 2, 1), (37, 30, 4, 2), (20, 310, 1, 1)];
 
+/// The same for tiles of 128 rows, with what is added to plain attention: one row, several tiles
+/// of rows and of keys, the first tiles out of the window.
+const WIDE_PREFILLS: [((u64, u64, u64, u64), Extras); 3] = [
+    ((1, 0, 1, 1), EXTRAS[1]),
+    ((140, 120, 2, 1), EXTRAS[0]),
+    ((140, 310, 1, 1), EXTRAS[2]),
+];
+
 #[test_kernel(attention_prefill)]
 fn attention_prefill_matches_f64(t: &mut Cases) {
     let head_dim = t.constant("HEAD_DIM") as u64;
+    let tile_rows = t.constant("ROWS") as u64;
     // The weights, which sum to 1, are rounded to the tensor's type before they meet the
     // values: half an ULP of each, times values of a few deviations.
     let rounding = match t.scalar("T") {
@@ -569,10 +609,13 @@ fn attention_prefill_matches_f64(t: &mut Cases) {
         Scalar::BF16 => 4.0 * 2f64.powi(-9),
         _ => 0.0,
     };
-    let cases = PREFILLS.iter().zip(EXTRAS);
-    let plain = PREFILLS[2..3].iter().map(|shape| (shape, EXTRAS[0]));
-    for (&(rows, first, heads, kv_heads), extras) in cases.chain(plain) {
-        let block_size = 32;
+    let mut cases: Vec<_> = PREFILLS.into_iter().zip(EXTRAS).collect();
+    cases.push((PREFILLS[2], EXTRAS[0]));
+    if tile_rows > 16 {
+        cases = WIDE_PREFILLS.to_vec();
+    }
+    for ((rows, first, heads, kv_heads), extras) in cases {
+        let block_size = tile_rows.max(32);
         let pages = (first + rows).div_ceil(block_size);
         let scale = 1.0 / (head_dim as f32).sqrt();
         t.case(format!(

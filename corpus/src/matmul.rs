@@ -31,27 +31,63 @@ pub fn matvec<T: Float, const LANES: u32>(
     }
 }
 
+/// Sizes of the tiles of [`linear`]. `TILE = 64` fits every target; 128 and 256 are for matrix
+/// units, the larger where rows and columns fill the device with tiles of 128 × 256.
+struct Sizes<const TILE: u32>;
+
+impl<const TILE: u32> Sizes<TILE> {
+    /// Rows of a tile of the output.
+    const ROWS: u32 = if TILE < 128 { TILE } else { 128 };
+    /// Steps of a product of tiles, so many that the products of a turn outlast its waiting.
+    const DEPTH: u32 = match TILE {
+        0..128 => 16,
+        128 => 128,
+        _ => 64,
+    };
+    /// Most workgroups, which then take one tile after the other: as many as an H200 has
+    /// multiprocessors where a tile needs a whole one, so that the next tile's loads run beside
+    /// the stores of the last.
+    const GROUPS: u32 = if TILE < 128 { 32_768 } else { 132 };
+}
+
+/// Tiles of the output that share columns and are computed one after the other, so that the
+/// weights they read stay in the cache.
+const GROUP: u32 = 8;
+
 /// Product for many rows by tiles: `y[r, n] = sum_k x[r, k] * w[n, k]`.
 #[kernel(
-    grid = [ceil_div(cols, 64), ceil_div(rows, 64)],
+    grid = [min(
+        ceil_div(cols, TILE) * ceil_div(rows, Sizes::<TILE>::ROWS),
+        Sizes::<TILE>::GROUPS
+    )],
     workgroup = 256,
-    instances(T = [f32, f16, bf16])
+    instances(T = [f32, f16, bf16], TILE = [64]),
+    instances(T = [f16, bf16], TILE = [128, 256])
 )]
-pub fn linear<T: Float>(
+pub fn linear<T: Float, const TILE: u32>(
     x: &Tensor<T, (rows, inner)>,
     w: &Tensor<T, (cols, inner)>,
     y: &mut Tensor<T, (rows, cols)>,
 ) {
-    let (first_row, first_column) = (group_id(1) * 64, group_id(0) * 64);
-    let mut x_tile = shared_tile::<T>(64, 16);
-    let mut w_tile = shared_tile::<T>(64, 16);
-    let mut sum = reg_tile::<f32>(64, 64, 0.0);
-    for k in (0..inner).step_by(16) {
-        x_tile.load(x, [first_row, k]);
-        w_tile.load(w, [first_column, k]);
-        matmul_nt(&mut sum, &x_tile, &w_tile);
+    let across = cols.div_ceil(TILE);
+    let down = rows.div_ceil(Sizes::<TILE>::ROWS);
+    let mut x_tile = shared_tile::<T>(Sizes::<TILE>::ROWS, Sizes::<TILE>::DEPTH);
+    let mut w_tile = shared_tile::<T>(TILE, Sizes::<TILE>::DEPTH);
+    let mut sum = reg_tile::<f32>(Sizes::<TILE>::ROWS, TILE, 0.0);
+    for tile in (group_id(0)..across * down).step_by(group_count(0) as usize) {
+        let first = tile / (GROUP * across) * GROUP;
+        let height = (down - first).min(GROUP);
+        let within = tile % (GROUP * across);
+        let first_row = (first + within % height) * Sizes::<TILE>::ROWS;
+        let first_column = within / height * TILE;
+        sum.fill(0.0);
+        for k in (0..inner).step_by(Sizes::<TILE>::DEPTH as usize) {
+            x_tile.load(x, [first_row, k]);
+            w_tile.load(w, [first_column, k]);
+            matmul_nt(&mut sum, &x_tile, &w_tile);
+        }
+        sum.store(y, [first_row, first_column]);
     }
-    sum.store(y, [first_row, first_column]);
 }
 
 /// Product of two row-major matrices by tiles: `y[r, n] = sum_k a[r, k] * b[k, n]`.

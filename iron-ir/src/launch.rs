@@ -671,7 +671,8 @@ fn write_block(kernel: &Kernel, arguments: &[Argument], bindings: &Bindings) -> 
     let mut block = vec![0u8; layout.bytes as usize];
     for field in &layout.fields {
         let bits = match field.kind {
-            FieldKind::Address(_) | FieldKind::ErrorWord => 0,
+            FieldKind::TensorMap(..) => continue,
+            FieldKind::Address(_) | FieldKind::ErrorWord | FieldKind::Aligned => 0,
             FieldKind::Dim(dim) => u64::from(bindings.dims[dim.index()]),
             FieldKind::Stride(param, axis) => match &arguments[param.index()] {
                 Argument::Tensor(view) => view.strides[usize::from(axis)],

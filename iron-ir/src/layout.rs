@@ -24,7 +24,15 @@ pub enum FieldKind {
     Dim(Dim),
     /// A scalar parameter.
     Scalar(Param),
+    /// Bit `i` is set where base address and strides of parameter `i`, a tensor, are multiples
+    /// of 16 bytes: what [`MachineOp::IsAligned`](crate::machine::MachineOp::IsAligned) asks.
+    Aligned,
+    /// A tensor map (CUDA: `CUtensorMap`) for copies of that many rows.
+    TensorMap(Param, u32),
 }
+
+/// Bytes and alignment of a tensor map.
+const TENSOR_MAP: (u32, u32) = (128, 64);
 
 /// A field of the parameter block.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -39,6 +47,28 @@ pub struct Field {
     pub name: String,
 }
 
+impl Field {
+    /// Bytes.
+    pub fn bytes(&self) -> u32 {
+        match self.kind {
+            FieldKind::TensorMap(..) => TENSOR_MAP.0,
+            FieldKind::Address(_)
+            | FieldKind::ErrorWord
+            | FieldKind::Stride(..)
+            | FieldKind::Dim(_)
+            | FieldKind::Scalar(_)
+            | FieldKind::Aligned => self.scalar.bytes(),
+        }
+    }
+
+    fn alignment(&self) -> u32 {
+        match self.kind {
+            FieldKind::TensorMap(..) => TENSOR_MAP.1,
+            _ => self.bytes(),
+        }
+    }
+}
+
 /// The parameter block of a kernel.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BlockLayout {
@@ -50,7 +80,8 @@ pub struct BlockLayout {
 
 impl BlockLayout {
     /// The layout of a kernel's block. It depends on the declaration and on whether the body
-    /// checks indices, so it is the same before and after every pass.
+    /// checks indices, so it is the same before and after every pass but a target's tile
+    /// lowering, which may append tensor maps.
     pub fn of(kernel: &Kernel) -> BlockLayout {
         let mut fields = Vec::new();
         let mut add = |kind, scalar: Scalar, name: String| {
@@ -106,11 +137,19 @@ impl BlockLayout {
         for (kind, scalar, name) in scalars(false) {
             add(kind, scalar, name);
         }
+        let panels = kernel.copied_panels();
+        if kernel.asks_alignment() || !panels.is_empty() {
+            add(FieldKind::Aligned, Scalar::U32, "aligned".into());
+        }
+        for (param, rows) in panels {
+            let name = format!("{}_map{rows}", kernel.params[param].name);
+            add(FieldKind::TensorMap(param, rows), Scalar::U64, name);
+        }
         let mut end = 0u32;
         for field in &mut fields {
-            end = end.next_multiple_of(field.scalar.bytes());
+            end = end.next_multiple_of(field.alignment());
             field.offset = end;
-            end += field.scalar.bytes();
+            end += field.bytes();
         }
         BlockLayout {
             fields,
@@ -123,7 +162,7 @@ impl BlockLayout {
     pub fn packed_bytes(&self) -> u32 {
         self.fields
             .last()
-            .map_or(0, |field| field.offset + field.scalar.bytes())
+            .map_or(0, |field| field.offset + field.bytes())
     }
 
     /// The field that holds `kind`.

@@ -25,6 +25,30 @@
 //! to float and float to narrower float round to nearest even; overflow gives infinity (to
 //! `f16`, `bf16`, `f8e5m2`) or, for `f8e4m3`, NaN; NaN stays NaN; `bool` converts to 0 or 1.
 //!
+//! **Functions** are within a bound of the exact result, in units in the last place of `f32`, for
+//! every argument and on every target; `f16` and `bf16` results are those of `f32` rounded once
+//! more, within 1 unit of theirs. A contract's `approximate` gives the target's fast forms, which
+//! have no common bound.
+//!
+//! | function | bound in ULP |
+//! |---|---|
+//! | `sqrt` | 0.5 |
+//! | `rsqrt` | 2 |
+//! | `exp` | 2 |
+//! | `exp2` | 2 |
+//! | `log` | 1.5 |
+//! | `log2` | 1.5 |
+//! | `sin` | 2.5 |
+//! | `cos` | 2.5 |
+//! | `tanh` | 2.5 |
+//! | `erf` | 2 |
+//! | `pow` | 9 |
+//!
+//! **Collectives** combine the values of the threads that are there by the tree of
+//! [`op::ReduceOp`], in the order of the thread's linear index; an element without a partner stays
+//! as it is. Lane `l` of subgroup `s` is the thread of linear index `s * subgroup_size + l`,
+//! whatever the dimensions of the workgroup.
+//!
 //! **Memory**: shared and private arrays are undefined until written. Threads of one workgroup
 //! see each other's writes after a barrier that names the memory; threads of different
 //! workgroups only through atomics or the end of the launch. Barriers and group operations
@@ -44,6 +68,7 @@ pub mod kernel;
 pub mod lang;
 pub mod launch;
 pub mod layout;
+pub mod machine;
 pub mod op;
 pub mod parse;
 pub mod print;

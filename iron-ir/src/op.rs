@@ -28,6 +28,7 @@ macro_rules! operators {
         }
     };
 }
+pub(crate) use operators;
 
 operators! {
     /// Operators of one operand; the result has the operand's type unless the doc says otherwise.
@@ -221,8 +222,9 @@ operators! {
 operators! {
     /// The operator of a reduction or scan. A reduction over indices `0..n` is the
     /// **adjacent-pair tree**: at distance `d = 1, 2, 4, …` element `i` (a multiple of `2d`)
-    /// becomes `e[i] ∘ e[i + d]`, an absent element being the identity. The order is the same
-    /// on every target and at every subgroup width.
+    /// becomes `e[i] ∘ e[i + d]`, and stays as it is where `e[i + d]` is absent. The order is the
+    /// same on every target and at every subgroup width. The identity below is what an exclusive
+    /// scan gives the first thread.
     ReduceOp {
         /// Sum; identity 0 (floats: +0).
         Sum = "sum",
@@ -473,6 +475,20 @@ pub enum Stmt {
     Return,
     /// An operation on tiles; gone after the tile pass.
     Tile(TileStmt),
+    /// An operation that only a target's tile lowering makes.
+    Machine(crate::machine::MachineStmt),
+    /// The last threads of the workgroup do one thing, the others another, side by side. A
+    /// barrier of the workgroup in either block joins that block's threads, and control flow is
+    /// uniform there where those threads agree. Made by a target's tile lowering alone; not
+    /// nested.
+    Roles {
+        /// Threads that run `producer`, a multiple of the subgroup.
+        producers: u32,
+        /// Run by the last threads.
+        producer: Block,
+        /// Run by the others.
+        consumer: Block,
+    },
 }
 
 /// Where a tile lives.

@@ -35,6 +35,9 @@ impl Stmt {
                 else_block,
                 ..
             } => vec![then_block, else_block],
+            Stmt::Roles {
+                producer, consumer, ..
+            } => vec![producer, consumer],
             Stmt::For { body, .. } | Stmt::Loop { body } => vec![body],
             Stmt::Tile(tile) => match tile {
                 TileStmt::Map { body, .. } => vec![body],
@@ -46,7 +49,8 @@ impl Stmt {
                 | TileStmt::ReduceRows { .. }
                 | TileStmt::ReduceColumns { .. } => Vec::new(),
             },
-            Stmt::Let(_)
+            Stmt::Machine(_)
+            | Stmt::Let(_)
             | Stmt::Set(..)
             | Stmt::Store { .. }
             | Stmt::Atomic { .. }
@@ -68,6 +72,9 @@ impl Stmt {
                 else_block,
                 ..
             } => vec![then_block, else_block],
+            Stmt::Roles {
+                producer, consumer, ..
+            } => vec![producer, consumer],
             Stmt::For { body, .. } | Stmt::Loop { body } => vec![body],
             Stmt::Tile(tile) => match tile {
                 TileStmt::Map { body, .. } => vec![body],
@@ -79,7 +86,8 @@ impl Stmt {
                 | TileStmt::ReduceRows { .. }
                 | TileStmt::ReduceColumns { .. } => Vec::new(),
             },
-            Stmt::Let(_)
+            Stmt::Machine(_)
+            | Stmt::Let(_)
             | Stmt::Set(..)
             | Stmt::Store { .. }
             | Stmt::Atomic { .. }
@@ -97,9 +105,13 @@ impl Stmt {
     /// its value's operands, which the value holds.
     pub fn uses(&self) -> Vec<Value> {
         match self {
-            Stmt::Let(_) | Stmt::Loop { .. } | Stmt::Break | Stmt::Continue | Stmt::Return => {
-                Vec::new()
-            }
+            Stmt::Let(_)
+            | Stmt::Loop { .. }
+            | Stmt::Roles { .. }
+            | Stmt::Break
+            | Stmt::Continue
+            | Stmt::Return => Vec::new(),
+            Stmt::Machine(machine) => machine.operands.clone(),
             Stmt::Barrier(..) => Vec::new(),
             Stmt::Set(_, value) => vec![*value],
             Stmt::Store { indices, value, .. } => indices.iter().copied().chain([*value]).collect(),
@@ -151,6 +163,7 @@ impl Stmt {
             | Stmt::Group { result, .. }
             | Stmt::CheckIndex { result, .. } => vec![*result],
             Stmt::For { index, .. } => vec![*index],
+            Stmt::Machine(machine) => machine.result.into_iter().collect(),
             Stmt::Tile(tile) => match tile {
                 TileStmt::Map {
                     elements,
@@ -171,6 +184,7 @@ impl Stmt {
             | Stmt::Barrier(..)
             | Stmt::If { .. }
             | Stmt::Loop { .. }
+            | Stmt::Roles { .. }
             | Stmt::Break
             | Stmt::Continue
             | Stmt::Return => Vec::new(),

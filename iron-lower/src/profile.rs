@@ -12,7 +12,7 @@ use std::fmt;
 use iron_ir::contract::Feature;
 use iron_ir::kernel::Kernel;
 use iron_ir::layout::BlockLayout;
-use iron_passes::Legal;
+use iron_passes::{Legal, TileRoute};
 
 use crate::error::{Lack, Unsupported};
 
@@ -238,7 +238,11 @@ pub fn extra_buffer_slots(kernel: &Kernel) -> u32 {
 pub fn has_block_buffer(kernel: &Kernel) -> bool {
     use iron_ir::layout::FieldKind;
     BlockLayout::of(kernel).fields.iter().any(|f| match f.kind {
-        FieldKind::Stride(..) | FieldKind::Dim(_) | FieldKind::Scalar(_) => true,
+        FieldKind::Stride(..)
+        | FieldKind::Dim(_)
+        | FieldKind::Scalar(_)
+        | FieldKind::Aligned
+        | FieldKind::TensorMap(..) => true,
         FieldKind::Address(_) | FieldKind::ErrorWord => false,
     })
 }
@@ -262,6 +266,7 @@ const C_FAMILY: Legal = Legal {
     has_tanh: true,
     native_collectives: false,
     shared_bytes_limit: 0,
+    tile_route: TileRoute::Loops,
     has_int64: true,
     expand_unrolled_loops: false,
     auto_unroll_statements: 0,

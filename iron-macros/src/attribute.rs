@@ -13,8 +13,8 @@ pub struct Attribute {
     pub workgroup: Vec<Expr>,
     /// `requires(…)`.
     pub requires: Vec<Expr>,
-    /// `instances(T = […], N = […])`.
-    pub instances: Vec<(Ident, Vec<Expr>)>,
+    /// `instances(T = […], N = […])`, one list an entry.
+    pub instances: Vec<Vec<(Ident, Vec<Expr>)>>,
     /// `in_place(y, x)`.
     pub in_place: Vec<(Ident, Ident)>,
     /// `contract_fma`.
@@ -92,17 +92,19 @@ impl Attribute {
             "instances" => {
                 let lists;
                 parenthesized!(lists in input);
+                let mut group = Vec::new();
                 while !lists.is_empty() {
                     let name: Ident = lists.parse()?;
                     lists.parse::<Token![=]>()?;
                     let values;
                     bracketed!(values in lists);
                     let values = Punctuated::<Expr, Token![,]>::parse_terminated(&values)?;
-                    self.instances.push((name, values.into_iter().collect()));
+                    group.push((name, values.into_iter().collect()));
                     if !lists.is_empty() {
                         lists.parse::<Token![,]>()?;
                     }
                 }
+                self.instances.push(group);
             }
             "contract_fma" => self.contract_fma = true,
             "approximate" => self.approximate = true,

@@ -295,6 +295,8 @@ fn without_inferred(path: &Path) -> Path {
     path
 }
 
+/// Whether what precedes `::` is a type: `T`, `Vector`, `f32`, or one of the half types, which
+/// have no literals but functions.
 fn is_type_name(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_uppercase())
         || PRIMITIVES.contains(&name)

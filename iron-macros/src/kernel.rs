@@ -101,7 +101,18 @@ fn check_signature(unit: &mut Unit, function: &ItemFn) {
     }
 }
 
+/// The instances of every `instances(…)`, each the product of its lists.
 fn instances(unit: &mut Unit, attribute: &Attribute, function: &ItemFn) -> Vec<Instance> {
+    match attribute.instances.as_slice() {
+        [] => product(unit, &[], function),
+        groups => groups
+            .iter()
+            .flat_map(|group| product(unit, group, function))
+            .collect(),
+    }
+}
+
+fn product(unit: &mut Unit, lists: &[(Ident, Vec<Expr>)], function: &ItemFn) -> Vec<Instance> {
     let mut all = vec![Instance {
         name: quote!(),
         generics: Vec::new(),
@@ -114,11 +125,7 @@ fn instances(unit: &mut Unit, attribute: &Attribute, function: &ItemFn) -> Vec<I
             GenericParam::Lifetime(_) => continue,
         };
         known.push(name.to_string());
-        let Some((_, values)) = attribute
-            .instances
-            .iter()
-            .find(|(listed, _)| listed == name)
-        else {
+        let Some((_, values)) = lists.iter().find(|(listed, _)| listed == name) else {
             let example = if is_type { "[f32, f16]" } else { "[64, 128]" };
             unit.error(
                 name,
@@ -141,7 +148,7 @@ fn instances(unit: &mut Unit, attribute: &Attribute, function: &ItemFn) -> Vec<I
             })
             .collect();
     }
-    for (name, _) in &attribute.instances {
+    for (name, _) in lists {
         if !known.contains(&name.to_string()) {
             unit.error(
                 name,

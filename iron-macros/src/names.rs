@@ -58,7 +58,7 @@ pub const METHODS: &[&[Entry]] = &[
         abs sqrt exp exp2 ln log2 sin cos tanh floor ceil trunc round_ties_even
         is_nan is_finite rsqrt erf
         wrapping_neg count_ones leading_zeros trailing_zeros reverse_bits is_power_of_two
-        to_f32 to bitcast to_bits
+        to_f32 to_i32 to bitcast to_bits
         dot sum max_lane min_lane map len rows columns
         copy_from map_indexed map2 map2_indexed map3
         reduce_rows_max reduce_rows_sum reduce_columns_max reduce_columns_sum],

@@ -93,7 +93,7 @@ fn contiguous(kernel: &Kernel, param: Param) -> bool {
 }
 
 /// The offset of an element, `lane` further in the last dimension.
-fn flat(b: &mut Builder<'_>, param: Param, indices: &[Value], lane: u8) -> Value {
+pub(crate) fn flat(b: &mut Builder<'_>, param: Param, indices: &[Value], lane: u8) -> Value {
     let name = b.kernel.params[param].name.clone();
     let contiguous = contiguous(b.kernel, param);
     let Some((&last, leading)) = indices.split_last() else {

@@ -62,6 +62,12 @@ impl Live {
                 }
                 pending.extend(stmt.uses());
             }
+            Stmt::Machine(machine) => {
+                for array in &machine.arrays {
+                    live.arrays[array.index()] = true;
+                }
+                pending.extend(stmt.uses());
+            }
             other => pending.extend(other.uses()),
         });
         loop {
@@ -223,6 +229,11 @@ fn drop_unused_tables(kernel: &mut Kernel, body: &mut Block, live: &Live) {
                 ..
             } => {
                 *array = arrays[array.index()].unwrap_or(*array);
+            }
+            Stmt::Machine(machine) => {
+                for array in &mut machine.arrays {
+                    *array = arrays[array.index()].unwrap_or(*array);
+                }
             }
             Stmt::Tile(tile) => {
                 crate::rewrite::map_tiles(tile, &mut |t| tiles[t.index()].unwrap_or(t));

@@ -2,6 +2,16 @@
 
 use iron_ir::Scalar;
 
+/// How a target multiplies tiles.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum TileRoute {
+    /// Shared arrays and loops of fused multiply-adds.
+    Loops,
+    /// Warpgroup products fed by copies of tensor blocks (NVIDIA, compute capability 9.0), for
+    /// kernels whose tiles fit; the others go through loops.
+    Warpgroup,
+}
+
 /// What a target can do; whatever it cannot is rewritten by the passes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Legal {
@@ -36,6 +46,8 @@ pub struct Legal {
     pub native_collectives: bool,
     /// Bytes of shared memory of a workgroup. Informs tactics; the profile's check enforces it.
     pub shared_bytes_limit: u64,
+    /// How tiles are multiplied.
+    pub tile_route: TileRoute,
     /// 64-bit integers.
     pub has_int64: bool,
     /// Fully unrolled loops are copied out in the IR, and private arrays with only constant
@@ -62,6 +74,7 @@ impl Legal {
         has_tanh: true,
         native_collectives: false,
         shared_bytes_limit: 32 * 1024,
+        tile_route: TileRoute::Loops,
         has_int64: true,
         expand_unrolled_loops: true,
         auto_unroll_statements: 16,

@@ -21,7 +21,9 @@ use iron_ir::op::{BarrierScope, BinaryOp, BuiltinOp, CompareOp, GroupOp, ReduceO
 use iron_ir::{Block, Kernel, Place, Scalar, Stmt, Type};
 
 use crate::rewrite::Builder;
-use crate::trees::{butterfly, combine, identity, shuffle, shuffle_width, shuffle_xor, tree};
+use crate::trees::{
+    absent, butterfly, combine, identity, shuffle, shuffle_width, shuffle_xor, tree,
+};
 use crate::{Legal, PassError};
 
 /// Elements that one thread combines in a stage of shared memory.
@@ -183,7 +185,7 @@ impl Lowering<'_> {
             let mut mine = self.b.load(Place::Array(scratch), vec![index], ty);
             if count < block {
                 let present = self.b.compare_int(CompareOp::Lt, own, i128::from(count));
-                let absent = identity(&mut self.b, op, ty);
+                let absent = absent(&mut self.b, op, ty);
                 mine = self.b.select(present, mine, absent);
             }
             return butterfly(&mut self.b, op, mine, block, 1);
@@ -328,7 +330,7 @@ impl Lowering<'_> {
                 let partner = self.b.add(first, partner);
                 let limit = i128::from(self.threads);
                 let present = self.b.compare_int(CompareOp::Lt, partner, limit);
-                let absent = identity(&mut self.b, op, ty);
+                let absent = absent(&mut self.b, op, ty);
                 other = self.b.select(present, other, absent);
             }
             let sum = combine(&mut self.b, op, value, other);
@@ -370,7 +372,7 @@ impl Lowering<'_> {
     }
 }
 
-/// Element `element` of `count` from `first` on, the identity beyond.
+/// Element `element` of `count` from `first` on, one that changes nothing beyond.
 fn load_element(
     b: &mut Builder<'_>,
     op: ReduceOp,
@@ -392,7 +394,7 @@ fn load_element(
     let index = offset(b, inside);
     let loaded = b.load(place, vec![index], ty);
     let present = b.compare_int(CompareOp::Lt, element, i128::from(count));
-    let absent = identity(b, op, ty);
+    let absent = absent(b, op, ty);
     b.select(present, loaded, absent)
 }
 

@@ -128,6 +128,11 @@ fn candidates(kernel: &Kernel) -> HashMap<Array, u8> {
         } => {
             accesses.push((*array, index(kernel, indices), kernel.ty(*value)));
         }
+        Stmt::Machine(machine) => {
+            for array in &machine.arrays {
+                lanes.remove(array);
+            }
+        }
         _ => {}
     });
     for (array, _, ty) in &accesses {

@@ -439,8 +439,10 @@ pub(crate) fn map_operands(op: &mut Op, map: &mut dyn FnMut(Value) -> Value) {
 pub(crate) fn map_uses(stmt: &mut Stmt, map: &mut dyn FnMut(Value) -> Value) {
     use iron_ir::op::TileStmt;
     match stmt {
+        Stmt::Machine(machine) => machine.operands.iter_mut().for_each(|v| *v = map(*v)),
         Stmt::Let(_)
         | Stmt::Loop { .. }
+        | Stmt::Roles { .. }
         | Stmt::Break
         | Stmt::Continue
         | Stmt::Return
@@ -539,7 +541,9 @@ pub(crate) fn map_definitions(stmt: &mut Stmt, map: &mut dyn FnMut(Value) -> Val
                 .chain([row, column])
                 .for_each(|v| *v = map(*v));
         }
-        Stmt::Tile(_)
+        Stmt::Machine(machine) => machine.result.iter_mut().for_each(|v| *v = map(*v)),
+        Stmt::Roles { .. }
+        | Stmt::Tile(_)
         | Stmt::Set(..)
         | Stmt::Store { .. }
         | Stmt::Barrier(..)

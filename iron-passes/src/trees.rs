@@ -1,9 +1,9 @@
 //! The adjacent-pair tree, as statements: what collectives and tile reductions are made of.
 
 use iron_ir::entity::Value;
-use iron_ir::fold::{reduce_binary, reduce_identity};
+use iron_ir::fold::{reduce_absent, reduce_binary, reduce_identity};
 use iron_ir::op::{ReduceOp, SubgroupOp};
-use iron_ir::{Op, Scalar, Stmt, Type};
+use iron_ir::{Op, Stmt, Type};
 
 use crate::Legal;
 use crate::rewrite::Builder;
@@ -18,25 +18,19 @@ pub(crate) fn identity(b: &mut Builder<'_>, op: ReduceOp, ty: Type) -> Value {
     b.splat_const(ty, reduce_identity(op, ty.scalar))
 }
 
-/// Whether `x ∘ identity` is `x` for every bit pattern, so that an absent element needs no code.
-/// Not so for floats: `-0 + 0` is `+0`, and the minimum of NaN and infinity is infinity.
-pub(crate) fn neutral(scalar: Scalar) -> bool {
-    !scalar.is_float()
+/// What stands for an absent element beside others, in every lane of the type.
+pub(crate) fn absent(b: &mut Builder<'_>, op: ReduceOp, ty: Type) -> Value {
+    b.splat_const(ty, reduce_absent(op, ty.scalar))
 }
 
-/// The tree over values at hand; absent elements up to the next power of two are the identity.
+/// The tree over values at hand; an element without a partner stays as it is.
 pub(crate) fn tree(b: &mut Builder<'_>, op: ReduceOp, mut elements: Vec<Value>) -> Value {
-    let ty = b.ty(elements[0]);
     while elements.len() > 1 {
         let mut next = Vec::with_capacity(elements.len().div_ceil(2));
         for pair in elements.chunks(2) {
             next.push(match *pair {
                 [left, right] => combine(b, op, left, right),
-                [left] if neutral(ty.scalar) => left,
-                [left] => {
-                    let absent = identity(b, op, ty);
-                    combine(b, op, left, absent)
-                }
+                [left] => left,
                 _ => continue,
             });
         }

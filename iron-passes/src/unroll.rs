@@ -112,7 +112,11 @@ fn statements(block: &Block) -> u64 {
 }
 
 /// The block with a new value for each that it defines.
-fn copy_block(b: &mut Builder<'_>, block: &Block, renamed: &mut Vec<(Value, Value)>) -> Block {
+pub(crate) fn copy_block(
+    b: &mut Builder<'_>,
+    block: &Block,
+    renamed: &mut Vec<(Value, Value)>,
+) -> Block {
     let mut copy = block.clone();
     let mut map = std::collections::HashMap::new();
     map.extend(renamed.drain(..));

@@ -25,40 +25,44 @@ impl Target {
     pub fn name(&self) -> &'static str {
         self.device.backend().name()
     }
+
+    /// Runs the author's Rust, and no IR.
+    pub fn is_host(&self) -> bool {
+        self.device.backend() == Backend::Host
+    }
 }
 
-/// Backends that run IR: all but `host`, which runs the author's Rust. The emulated texts are
-/// compiled kernel by kernel here, which takes minutes: they run where they are named.
-const OF_IR: [Backend; 9] = [
-    Backend::Reference,
-    Backend::Cpu,
-    Backend::Vulkan,
-    Backend::Cuda,
-    Backend::Hip,
-    Backend::Metal,
-    Backend::EmulatedCuda,
-    Backend::EmulatedHip,
-    Backend::EmulatedMsl,
-];
-
-/// Opens the backends to test, and prints the skipped ones.
+/// Opens the backends that run IR, all but `host`, and prints the skipped ones.
+/// The emulated texts take minutes of a C++ compiler: they run where they are named, as in CI.
 ///
 /// # Panics
 ///
 /// Where a backend named in `IRON_TEST_BACKENDS` is unknown or missing, or none is left.
 pub fn targets() -> Vec<Target> {
+    chosen(&|backend| backend != Backend::Host)
+}
+
+/// As [`targets`], with `host`, which runs the author's Rust and no IR.
+///
+/// # Panics
+///
+/// As [`targets`].
+pub fn targets_with_host() -> Vec<Target> {
+    chosen(&|_| true)
+}
+
+fn chosen(fits: &dyn Fn(Backend) -> bool) -> Vec<Target> {
     let named = std::env::var("IRON_TEST_BACKENDS").ok();
     let chosen: Vec<Backend> = match &named {
         None => {
             let quick = |b: &Backend| b.label() != "emulated";
-            OF_IR.into_iter().filter(quick).collect()
+            Backend::ALL.into_iter().filter(quick).collect()
         }
         Some(list) => list
             .split(',')
             .map(|name| {
-                let found = Backend::from_name(name.trim()).filter(|b| OF_IR.contains(b));
-                found.unwrap_or_else(|| {
-                    let known: Vec<_> = OF_IR.iter().map(|b| b.name()).collect();
+                Backend::from_name(name.trim()).unwrap_or_else(|| {
+                    let known: Vec<_> = Backend::ALL.iter().map(|b| b.name()).collect();
                     panic!(
                         "IRON_TEST_BACKENDS has `{name}`, known are {}",
                         known.join(", ")
@@ -69,7 +73,7 @@ pub fn targets() -> Vec<Target> {
     };
     let mut targets = Vec::new();
     let mut skipped = Vec::new();
-    for backend in chosen {
+    for backend in chosen.into_iter().filter(|b| fits(*b)) {
         match open(backend) {
             Ok(device) => targets.push(probe(device)),
             Err(error) if named.is_some() => panic!("{error}"),

@@ -1,4 +1,4 @@
-//! Rows of one operation and type as one kernel, in three forms.
+//! Rows of one operation and type as one kernel, in several forms.
 
 use std::fmt::Write as _;
 
@@ -6,9 +6,10 @@ use iron_ir::launch::{Argument, AsTensorArg};
 use iron_ir::parse::parse;
 use iron_ir::print::{canonical, print};
 use iron_ir::{Kernel, Scalar};
-use iron_runtime::{DeviceError, Tensor, launch_kernel};
+use iron_runtime::{DeviceError, Tensor, launch_by_name, launch_kernel};
 
 use crate::backends::Target;
+use crate::by_macro;
 use crate::rows::{Row, is_nan};
 
 /// How operands reach the operation.
@@ -20,11 +21,41 @@ pub enum Form {
     Loaded,
     /// Loaded from memory, four rows a thread in the lanes of a vector.
     Vector,
+    /// The operand of this index loaded, the others constants, which compilers simplify by.
+    OneLoaded(usize),
 }
 
 impl Form {
-    /// Every form.
-    pub const ALL: [Form; 3] = [Form::Constant, Form::Loaded, Form::Vector];
+    /// The forms in which rows of an operation and type can be run.
+    pub fn of(row: &Row) -> Vec<Form> {
+        let mut forms = vec![Form::Constant];
+        if row.operation.name == "literal" {
+            return forms;
+        }
+        forms.push(Form::Loaded);
+        if row.operation.takes_vectors(row.from) {
+            forms.push(Form::Vector);
+        }
+        let operands = row.operation.operands;
+        if operands > 1 && row.operation.name != "offset" {
+            forms.extend((0..operands).map(Form::OneLoaded));
+        }
+        forms
+    }
+
+    /// Whether the operand of that index comes from memory.
+    fn loads(self, operand: usize) -> bool {
+        match self {
+            Form::Constant => false,
+            Form::Loaded | Form::Vector => true,
+            Form::OneLoaded(one) => one == operand,
+        }
+    }
+
+    /// Each row is written out, with constants of its own.
+    fn is_written_out(self) -> bool {
+        matches!(self, Form::Constant | Form::OneLoaded(_))
+    }
 }
 
 /// Rows a thread of the vector form.
@@ -35,11 +66,18 @@ const THREADS: usize = 64;
 /// Runs rows of one operation and type; the answer's lanes for each.
 pub fn run_batch(target: &Target, rows: &[&Row], form: Form) -> Result<Vec<Vec<u64>>, DeviceError> {
     let first = rows[0];
+    if target.is_host() && form != Form::Loaded {
+        return Err(unsupported(first, "it runs rows that are loaded"));
+    }
     let columns: Vec<Vec<u64>> = (0..first.operation.operands)
         .map(|i| rows.iter().map(|row| row.operands[i]).collect())
         .collect();
-    let kernel = round_trip(&kernel_text(rows, form))?;
-    let answers = run_kernel(target, &kernel, first, &columns, form)?;
+    let answers = if target.is_host() {
+        run_kernel(target, None, first, &columns, form)?
+    } else {
+        let kernel = round_trip(&kernel_text(rows, form))?;
+        run_kernel(target, Some(&kernel), first, &columns, form)?
+    };
     Ok(answers
         .chunks_exact(first.lanes())
         .map(<[u64]>::to_vec)
@@ -50,9 +88,29 @@ pub fn run_batch(target: &Target, rows: &[&Row], form: Form) -> Result<Vec<Vec<u
 /// lanes of all answers in order. `like` gives operation and types.
 pub fn run_many(target: &Target, like: &Row, operands: &[u64]) -> Result<Vec<u64>, DeviceError> {
     let kernel = round_trip(&kernel_text(&[like], Form::Loaded))?;
+    let kernel = (!target.is_host()).then_some(&kernel);
     let mut columns = vec![operands.to_vec()];
     columns.truncate(like.operation.operands);
-    run_kernel(target, &kernel, like, &columns, Form::Loaded)
+    run_kernel(target, kernel, like, &columns, Form::Loaded)
+}
+
+/// As [`run_batch`] by the kernel of [`by_macro`] that computes such rows, on any backend.
+pub fn run_by_macro(target: &Target, rows: &[&Row]) -> Result<Vec<Vec<u64>>, DeviceError> {
+    let first = rows[0];
+    let columns: Vec<Vec<u64>> = (0..first.operation.operands)
+        .map(|i| rows.iter().map(|row| row.operands[i]).collect())
+        .collect();
+    let answers = run_kernel(target, None, first, &columns, Form::Loaded)?;
+    let lanes = answers.chunks_exact(first.lanes());
+    Ok(lanes.map(<[u64]>::to_vec).collect())
+}
+
+fn unsupported(row: &Row, reason: &str) -> DeviceError {
+    DeviceError::Unsupported {
+        kernel: row.operation.name.into(),
+        backend: "host",
+        reason: reason.into(),
+    }
 }
 
 /// The kernel of a text, printed and parsed once more on the way.
@@ -75,9 +133,10 @@ fn round_trip(text: &str) -> Result<Kernel, DeviceError> {
     }
 }
 
+/// Runs a kernel of rows, or where there is none the one of the kernel language.
 fn run_kernel(
     target: &Target,
-    kernel: &Kernel,
+    kernel: Option<&Kernel>,
     first: &Row,
     columns: &[Vec<u64>],
     form: Form,
@@ -86,11 +145,11 @@ fn run_kernel(
     let rows = columns[0].len();
     let count = match form {
         Form::Vector => rows.next_multiple_of(VECTOR),
-        Form::Constant | Form::Loaded => rows,
+        Form::Constant | Form::Loaded | Form::OneLoaded(_) => rows,
     };
     let mut tensors = Vec::new();
-    if form != Form::Constant {
-        for (index, column) in columns.iter().enumerate() {
+    for (index, column) in columns.iter().enumerate() {
+        if form.loads(index) {
             let scalar = first.operation.operand_type(first.from, index);
             let size = scalar.bytes() as usize;
             let mut bytes = Vec::with_capacity(count * size);
@@ -111,11 +170,25 @@ fn run_kernel(
     let shape = [(count * lanes) as u64];
     let output = Tensor::from_bytes(&target.device, first.to, &shape, &sentinel)?;
     tensors.push(output.clone());
-    let arguments = tensors
+    let mut arguments: Vec<Argument> = tensors
         .iter()
         .map(|t| Argument::Tensor(t.tensor_arg()))
         .collect();
-    launch_kernel(&target.device, kernel, arguments)?;
+    match kernel {
+        Some(kernel) => launch_kernel(&target.device, kernel, arguments)?,
+        None => {
+            let choice = by_macro::choice(first)
+                .ok_or_else(|| unsupported(first, "no kernel of the language has the operation"))?;
+            arguments.extend(choice.op.map(Argument::Scalar));
+            launch_by_name(
+                &target.device,
+                choice.kernel,
+                Some("iron_tests::by_macro"),
+                &choice.instance,
+                arguments,
+            )?;
+        }
+    }
     target.device.synchronize()?;
     let bytes = output.to_bytes()?;
     Ok(bytes
@@ -142,15 +215,15 @@ pub fn kernel_text(rows: &[&Row], form: Form) -> String {
     let mut text = String::new();
     let _ = write!(text, "kernel @{} ", operation.name);
     let grid = match form {
-        Form::Constant => "1".into(),
+        Form::Constant | Form::OneLoaded(_) => "1".into(),
         Form::Loaded | Form::Vector => format!("ceil_div(#n, {})", THREADS * vector),
     };
-    let threads = if form == Form::Constant { 1 } else { THREADS };
+    let threads = if form.is_written_out() { 1 } else { THREADS };
     let _ = writeln!(text, "grid({grid}, 1, 1) workgroup({threads}, 1, 1) {{");
     let _ = writeln!(text, "  dim #n");
     let names = ["a", "b", "c"];
-    if form != Form::Constant {
-        for (i, name) in names.iter().enumerate().take(operation.operands) {
+    for (i, name) in names.iter().enumerate().take(operation.operands) {
+        if form.loads(i) {
             let scalar = operation.operand_type(from, i);
             let _ = writeln!(
                 text,
@@ -160,7 +233,7 @@ pub fn kernel_text(rows: &[&Row], form: Form) -> String {
     }
     // A named extent of its own where the result has lanes: dimensions are bound by a tensor.
     let extent = match (form, lanes) {
-        (Form::Constant, _) | (_, 1) => "#n".to_string(),
+        (Form::Constant | Form::OneLoaded(_), _) | (_, 1) => "#n".to_string(),
         (_, lanes) => format!("#n * {lanes}"),
     };
     let align = vector * lanes;
@@ -168,15 +241,20 @@ pub fn kernel_text(rows: &[&Row], form: Form) -> String {
         text,
         "  param @y: tensor<{to}, [{extent}], read_write, align {align}>"
     );
-    if form == Form::Constant {
+    if form.is_written_out() {
         for (row_index, row) in rows.iter().enumerate() {
-            let operands: Vec<String> = row
-                .operands
-                .iter()
-                .enumerate()
-                .map(|(i, bits)| format!("{}:0x{bits:x}", operation.operand_type(from, i)))
-                .collect();
             let prefix = format!("r{row_index}");
+            let mut operands = Vec::new();
+            for (i, bits) in row.operands.iter().enumerate() {
+                let scalar = operation.operand_type(from, i);
+                if form.loads(i) {
+                    let (operand, name) = (format!("%{prefix}operand"), names[i]);
+                    let _ = writeln!(text, "  {operand}: {scalar} = load @{name}[{row_index}u32]");
+                    operands.push(operand);
+                } else {
+                    operands.push(format!("{scalar}:0x{bits:x}"));
+                }
+            }
             let result = emit(
                 &mut text,
                 row,
@@ -265,6 +343,8 @@ pub struct Tally {
     pub flushed: usize,
     /// Rows of kernels that the device cannot run, by its reason.
     pub unsupported: std::collections::BTreeMap<String, usize>,
+    /// Rows whose operation Rust itself refuses, on `host`.
+    pub refused: usize,
     /// Wrong answers in words.
     pub wrong: Vec<String>,
 }
@@ -272,6 +352,20 @@ pub struct Tally {
 impl Tally {
     /// Runs rows of one operation and type in one form and judges the answers.
     pub fn run(&mut self, target: &Target, rows: &[&Row], form: Form) {
+        let defined: Vec<&Row>;
+        let mut rows = rows;
+        if target.is_host() {
+            defined = rows
+                .iter()
+                .copied()
+                .filter(|row| !by_macro::faults_in_rust(row))
+                .collect();
+            self.refused += rows.len() - defined.len();
+            rows = &defined;
+        }
+        if rows.is_empty() {
+            return;
+        }
         let answers = match run_batch(target, rows, form) {
             Ok(answers) => answers,
             Err(DeviceError::Unsupported { reason, .. }) => {
@@ -314,6 +408,7 @@ impl Tally {
     pub fn add(&mut self, other: Tally) {
         self.right += other.right;
         self.flushed += other.flushed;
+        self.refused += other.refused;
         for (reason, rows) in other.unsupported {
             *self.unsupported.entry(reason).or_default() += rows;
         }
@@ -328,6 +423,9 @@ impl Tally {
             self.wrong.len(),
             self.flushed
         );
+        if self.refused > 0 {
+            println!("{what}: {} that Rust itself refuses", self.refused);
+        }
         for (reason, rows) in &self.unsupported {
             println!("{what}: {rows} unsupported: {reason}");
         }

@@ -248,6 +248,22 @@ pub fn is_subnormal(scalar: Scalar, bits: u64) -> bool {
     }
 }
 
+/// Function and bound in units in the last place, as `semantics/functions.txt` states them.
+///
+/// # Panics
+///
+/// Where the file is not well formed.
+pub fn bounds() -> Vec<(&'static str, f64)> {
+    include_str!("../semantics/functions.txt")
+        .lines()
+        .filter(|line| !line.starts_with('#') && !line.trim().is_empty())
+        .map(|line| {
+            let (name, bound) = line.split_once(' ').expect("a name and a bound");
+            (name, bound.trim().parse().expect("a number"))
+        })
+        .collect()
+}
+
 /// Reads the rows of a file.
 pub fn parse(file: &str, text: &str) -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
@@ -326,7 +342,7 @@ fn expected(row: &Row, text: &str) -> Result<Expected, String> {
 }
 
 /// The bits of a value as written in a row.
-fn literal(scalar: Scalar, text: &str) -> Result<u64, String> {
+pub(crate) fn literal(scalar: Scalar, text: &str) -> Result<u64, String> {
     let wrong = || format!("`{text}` is no {scalar}");
     let width = u64::MAX >> (64 - scalar.bits());
     if let Some(hex) = text.strip_prefix("0x") {

@@ -3,8 +3,6 @@
 //! The rows are in the binary, so it can be copied to another machine and run there:
 //! `IRON_TEST_BACKENDS=cuda,vulkan ./semantics-<hash>`.
 
-use std::collections::BTreeMap;
-
 use half::{bf16, f16};
 use iron_ir::fold;
 use iron_ir::launch::{Argument, AsTensorArg};
@@ -12,17 +10,34 @@ use iron_ir::op::{BinaryOp, CompareOp, UnaryOp};
 use iron_ir::testing::{round_to, value_of};
 use iron_ir::{Const, Scalar};
 use iron_runtime::{DeviceError, Tensor, launch_kernel};
-use iron_tests::backends::{Target, targets};
-use iron_tests::batch::{Form, Tally, grouped, run_many};
+use iron_tests::backends::{Target, targets, targets_with_host};
+use iron_tests::batch::{Form, Tally, grouped, run_by_macro, run_many};
+use iron_tests::prepare::prepare;
 use iron_tests::rows::{Expected, Operation, Row, is_nan, parse, show};
-use iron_tests::{grid, oracle};
+use iron_tests::{by_macro, grid, together};
 
-const FILES: [(&str, &str); 3] = [
+const FILES: [(&str, &str); 7] = [
     ("integers.txt", include_str!("../semantics/integers.txt")),
     ("floats.txt", include_str!("../semantics/floats.txt")),
     (
         "conversions.txt",
         include_str!("../semantics/conversions.txt"),
+    ),
+    (
+        "every_integer.txt",
+        include_str!("../semantics/data/every_integer.txt"),
+    ),
+    (
+        "every_float.txt",
+        include_str!("../semantics/data/every_float.txt"),
+    ),
+    (
+        "every_conversion.txt",
+        include_str!("../semantics/data/every_conversion.txt"),
+    ),
+    (
+        "every_function.txt",
+        include_str!("../semantics/data/every_function.txt"),
     ),
 ];
 
@@ -33,28 +48,52 @@ fn written() -> Vec<Row> {
         .collect()
 }
 
-/// The forms in which rows of an operation and type can be run.
-fn forms(row: &Row) -> Vec<Form> {
-    match row.operation.name {
-        "literal" => vec![Form::Constant],
-        _ if row.operation.takes_vectors(row.from) => Form::ALL.to_vec(),
-        _ => vec![Form::Constant, Form::Loaded],
+/// The forms that a backend runs; the author's Rust is compiled once, without the constants.
+fn forms_on(target: &Target, row: &Row) -> Vec<Form> {
+    if target.is_host() {
+        vec![Form::Loaded]
+    } else {
+        Form::of(row)
     }
 }
 
 #[test]
 fn every_written_row_holds_on_every_backend() {
     let rows = written();
-    assert!(rows.len() >= 500, "only {} rows were read", rows.len());
+    assert!(rows.len() >= 4000, "only {} rows were read", rows.len());
+    let mut all = Tally::default();
+    for target in targets_with_host() {
+        let run = |target: &Target, tally: &mut Tally| {
+            for group in grouped(&rows) {
+                for form in forms_on(target, group[0]) {
+                    tally.run(target, &group, form);
+                }
+            }
+        };
+        prepare(&target, |t| run(t, &mut Tally::default()));
+        let mut tally = Tally::default();
+        run(&target, &mut tally);
+        tally.print(&format!("{} rows on {}", rows.len(), target.name()));
+        all.add(tally);
+    }
+    all.assert();
+}
+
+/// Collectives, subgroup operations and atomics.
+#[test]
+fn every_row_of_threads_together_holds_on_every_backend() {
+    let rows = together::parse(include_str!("../semantics/data/together.txt"))
+        .unwrap_or_else(|error| panic!("{error}"));
+    assert!(rows.len() >= 1000, "only {} rows were read", rows.len());
     let mut all = Tally::default();
     for target in targets() {
-        let mut tally = Tally::default();
-        for group in grouped(&rows) {
-            for form in forms(group[0]) {
-                tally.run(&target, &group, form);
-            }
-        }
-        tally.print(&format!("{} rows on {}", rows.len(), target.name()));
+        prepare(&target, |t| drop(together::run(t, &rows)));
+        let tally = together::run(&target, &rows);
+        tally.print(&format!(
+            "{} rows of threads on {}",
+            rows.len(),
+            target.name()
+        ));
         all.add(tally);
     }
     all.assert();
@@ -74,13 +113,19 @@ fn every_pair_of_float_edges_holds_on_every_backend() {
 
 fn edges_hold(rows: &[Row]) {
     let mut all = Tally::default();
-    for target in targets() {
-        let mut tally = Tally::default();
-        for group in grouped(rows) {
-            for form in [Form::Loaded, Form::Vector] {
-                tally.run(&target, &group, form);
+    for target in targets_with_host() {
+        let run = |target: &Target, tally: &mut Tally| {
+            for group in grouped(rows) {
+                let forms = [Form::Loaded, Form::Vector];
+                let count = if target.is_host() { 1 } else { 2 };
+                for form in forms.into_iter().take(count) {
+                    tally.run(target, &group, form);
+                }
             }
-        }
+        };
+        prepare(&target, |t| run(t, &mut Tally::default()));
+        let mut tally = Tally::default();
+        run(&target, &mut tally);
         tally.print(&format!(
             "{} generated rows on {}",
             rows.len(),
@@ -89,6 +134,69 @@ fn edges_hold(rows: &[Row]) {
         all.add(tally);
     }
     all.assert();
+}
+
+/// The rows through the macro: the IR that the kernel language makes of each operation, where the
+/// backend is not `host`, and what Rust itself refuses there.
+#[test]
+fn the_kernel_language_gives_every_row_its_answer() {
+    let rows = written();
+    let mut wrong = Vec::new();
+    let (mut right, mut refused) = (0, 0);
+    let interesting = ["reference", "host"];
+    for target in targets_with_host() {
+        if !interesting.contains(&target.name()) {
+            continue;
+        }
+        for group in grouped(&rows) {
+            if by_macro::choice(group[0]).is_none() {
+                continue;
+            }
+            let (faults, defined): (Vec<&Row>, Vec<&Row>) = group
+                .into_iter()
+                .partition(|row| target.is_host() && by_macro::faults_in_rust(row));
+            for row in faults {
+                match run_by_macro(&target, &[row]) {
+                    Err(DeviceError::Fault { .. }) => refused += 1,
+                    other => wrong.push(format!("{}: no fault but {other:?}", row.describe())),
+                }
+            }
+            if defined.is_empty() {
+                continue;
+            }
+            match run_by_macro(&target, &defined) {
+                Ok(answers) => {
+                    for (row, found) in defined.iter().zip(&answers) {
+                        if row.accepts(found) {
+                            right += 1;
+                        } else {
+                            wrong.push(format!(
+                                "{} on {}: got {}, expected {}",
+                                row.describe(),
+                                target.name(),
+                                show(row.to, found[0]),
+                                row.describe_expected()
+                            ));
+                        }
+                    }
+                }
+                Err(error) => {
+                    wrong.push(format!(
+                        "{} on {}: {error}",
+                        defined[0].describe(),
+                        target.name()
+                    ));
+                }
+            }
+        }
+    }
+    println!("{right} rows right through the macro, {refused} refused by Rust on host");
+    assert!(
+        wrong.is_empty(),
+        "{} wrong:\n{}",
+        wrong.len(),
+        wrong[..wrong.len().min(60)].join("\n")
+    );
 }
 
 /// The evaluator that folds constants gives the same answers.
@@ -237,7 +345,7 @@ fn f32_rounds_to_the_16_bit_floats() {
         .flat_map(|high| LOW.map(|low| high << 16 | low))
         .collect();
     let mut all = Tally::default();
-    for target in targets() {
+    for target in targets_with_host() {
         let mut tally = Tally::default();
         for (to, round) in [
             (
@@ -279,7 +387,12 @@ fn narrow_types_convert_exhaustively() {
         )
         .collect();
     let mut all = Tally::default();
-    for target in targets() {
+    for target in targets_with_host() {
+        prepare(&target, |t| {
+            for &(from, to) in &pairs {
+                converts(t, from, to, &[0], &|_| None);
+            }
+        });
         let mut tally = Tally::default();
         for &(from, to) in &pairs {
             let operands: Vec<u64> = (0..1u64 << from.bits()).collect();
@@ -330,158 +443,6 @@ fn narrow_answer(from: Scalar, to: Scalar, bits: u64) -> Option<Vec<u64>> {
 }
 
 /// Bounds of the functions in units in the last place of `f32`.
-fn bounds() -> Vec<(&'static str, f64)> {
-    include_str!("../semantics/functions.txt")
-        .lines()
-        .filter(|line| !line.starts_with('#') && !line.trim().is_empty())
-        .map(|line| {
-            let (name, bound) = line.split_once(' ').expect("a name and a bound");
-            (name, bound.trim().parse().expect("a number"))
-        })
-        .collect()
-}
-
-/// Mantissas of every exponent and sign that functions are measured at.
-const MANTISSAS: u64 = 128;
-
-#[test]
-fn functions_keep_their_bounds_at_every_exponent() {
-    let operands: Vec<u64> = (0..512u64)
-        .flat_map(|high| (0..MANTISSAS).map(move |i| high << 23 | spread(high * MANTISSAS + i)))
-        .collect();
-    let halves: Vec<u64> = (0..0x1_0000).collect();
-    let mut wrong = Vec::new();
-    for target in targets() {
-        let mut worst = BTreeMap::new();
-        for (name, bound) in bounds() {
-            let Some(function) = oracle::function(name) else {
-                continue;
-            };
-            for (scalar, operands, bound) in [
-                (Scalar::F32, &operands, bound),
-                (Scalar::F16, &halves, 1.0),
-                (Scalar::BF16, &halves, 1.0),
-            ] {
-                let exact = |operands: &[u64]| function(value_of(scalar, operands[0]));
-                let rows: Vec<Vec<u64>> = operands.iter().map(|&x| vec![x]).collect();
-                let got = measure(&target, name, scalar, &rows, bound, &exact, &mut wrong);
-                worst.insert(format!("{name} {scalar}"), got);
-            }
-        }
-        let powers = power_operands();
-        let exact = |x: &[u64]| value_of(Scalar::F32, x[0]).powf(value_of(Scalar::F32, x[1]));
-        let bound = bounds()
-            .iter()
-            .find(|(name, _)| *name == "pow")
-            .map_or(0.0, |(_, b)| *b);
-        let got = measure(
-            &target,
-            "pow",
-            Scalar::F32,
-            &powers,
-            bound,
-            &exact,
-            &mut wrong,
-        );
-        worst.insert("pow f32".into(), got);
-        let line: Vec<_> = worst
-            .iter()
-            .map(|(name, ulps)| format!("{name} {ulps:.2}"))
-            .collect();
-        println!(
-            "greatest distances in ULP on {}: {}",
-            target.name(),
-            line.join(", ")
-        );
-    }
-    assert!(
-        wrong.is_empty(),
-        "{} wrong:\n{}",
-        wrong.len(),
-        wrong[..wrong.len().min(60)].join("\n")
-    );
-}
-
-/// A mantissa from a counter; the first ones of an exponent are its ends.
-fn spread(counter: u64) -> u64 {
-    match counter % MANTISSAS {
-        0 => 0,
-        1 => 0x7f_ffff,
-        2 => 1,
-        _ => (counter.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 41) & 0x7f_ffff,
-    }
-}
-
-/// Pairs for `pow`: positive bases of every exponent, powers that keep the result near the range
-/// of `f32`, and some that do not.
-fn power_operands() -> Vec<Vec<u64>> {
-    let mut pairs = Vec::new();
-    for high in 1..255u64 {
-        for i in 0..48u64 {
-            let base = f32::from_bits((high << 23 | spread(high * 131 + i + 3)) as u32);
-            let range = 126.0 / base.log2().abs().max(1e-3);
-            let power = range * ((i as f32) / 24.0 - 1.0);
-            pairs.push([base, power].map(|x| u64::from(x.to_bits())).to_vec());
-        }
-    }
-    pairs
-}
-
-/// The greatest distance of a function on a device; what is past the bound goes to `wrong`.
-fn measure(
-    target: &Target,
-    name: &str,
-    scalar: Scalar,
-    operands: &[Vec<u64>],
-    bound: f64,
-    exact: &dyn Fn(&[u64]) -> f64,
-    wrong: &mut Vec<String>,
-) -> f64 {
-    let operation = Operation::named(name).unwrap_or_else(|| panic!("no function `{name}`"));
-    let rows: Vec<Row> = operands
-        .iter()
-        .map(|operands| Row {
-            operation,
-            from: scalar,
-            to: scalar,
-            operands: operands.clone(),
-            expected: Expected::Within(exact(operands), bound),
-            source: "function".into(),
-        })
-        .collect();
-    let refs: Vec<&Row> = rows.iter().collect();
-    let answers = match iron_tests::batch::run_batch(target, &refs, Form::Loaded) {
-        Ok(answers) => answers,
-        Err(error) => {
-            wrong.push(format!("{name} {scalar} on {}: {error}", target.name()));
-            return f64::INFINITY;
-        }
-    };
-    let mut worst = 0f64;
-    for (row, found) in rows.iter().zip(&answers) {
-        let Expected::Within(number, _) = row.expected else {
-            continue;
-        };
-        // Where subnormals become zero, operand and result are both up to the device.
-        let subnormal_result = number != 0.0 && number.abs() < f64::from(f32::MIN_POSITIVE);
-        let operand = iron_tests::rows::is_subnormal(scalar, row.operands[0]);
-        if target.flushes_subnormals && (subnormal_result || operand) {
-            continue;
-        }
-        let distance = oracle::distance(scalar, found[0], number);
-        worst = worst.max(distance);
-        if distance > bound {
-            wrong.push(format!(
-                "{} on {}: got {}, exact {number:e}, {distance:.2} ULP, the bound is {bound}",
-                row.describe(),
-                target.name(),
-                show(scalar, found[0])
-            ));
-        }
-    }
-    worst
-}
-
 /// K06: the offset of `x[row, column]` with the stride of the view, which passes 2^31 and 2^32,
 /// as the addressing computes it. One row makes a view whose stride may be anything.
 #[test]

@@ -6,6 +6,7 @@ mod print;
 mod build;
 mod compilers;
 mod exit;
+mod fuzz;
 mod model;
 mod process;
 mod report;
@@ -40,6 +41,8 @@ enum Task {
     BuildKernels(build::Options),
     /// Runs the tests: every crate's, and every kernel's on each backend.
     Test(test::Options),
+    /// Compares random kernels on every execution and makes a difference small.
+    Fuzz(fuzz::Options),
     /// Compares the generated sources with the goldens in git, or accepts them.
     Snapshots(snapshots::Options),
     /// Downloads a model into target/models and checks it.
@@ -62,6 +65,7 @@ fn main() -> ExitCode {
     let result: Result<Exit, Box<dyn std::error::Error>> = match command_line.task {
         Task::BuildKernels(options) => build::run(&workspace, &options).map_err(Into::into),
         Task::Test(options) => test::run(&workspace, &options).map_err(Into::into),
+        Task::Fuzz(options) => fuzz::run(&workspace, &options).map_err(Into::into),
         Task::Snapshots(options) => snapshots::run(&workspace, &options).map_err(Into::into),
         Task::FetchModel(options) => model::run(&workspace, &options).map_err(Into::into),
         Task::Setup { require } => set_up_all(&workspace, require).map_err(Into::into),

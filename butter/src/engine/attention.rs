@@ -198,7 +198,7 @@ impl AttentionBlock {
             self.window().into(),
             self.config.soft_cap.unwrap_or(0.0).into(),
         ];
-        let suffix = format!("-HEAD_DIM={}", self.config.head_dim);
+        let suffix = format!("-HEAD_DIM={}-ROWS=16", self.config.head_dim);
         planner.launch(Family::Attention, "attention_prefill", &suffix, operands);
     }
 

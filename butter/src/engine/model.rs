@@ -91,7 +91,7 @@ impl DeviceModel {
             largest: failed(Tensor::from_view(&device, largest))?,
             all,
         };
-        let model = DeviceModel {
+        let mut model = DeviceModel {
             tables: BlockTables::new(&device, &cache)?,
             pages: PageTable::new(cache.blocks, BLOCK_SIZE, sequences, cache.blocks_a_sequence),
             forgetting: Forgetting {
@@ -112,19 +112,24 @@ impl DeviceModel {
             steps: HashMap::new(),
             step_order: Vec::new(),
         };
-        // A shape that no kernel has is an error now, not at the first prompt.
-        for (rows, prefill_slot) in [(1, None), (PREFILL_ROWS.min(step_rows), Some(0))] {
-            let key = StepKey {
+        model.compile(step_rows)?;
+        Ok(model)
+    }
+
+    /// Records a step of each kind: a shape that no kernel has is an error now, and no request
+    /// waits for a compiler.
+    fn compile(&mut self, step_rows: usize) -> Result<(), ModelError> {
+        // The larger arena first: a larger one would drop the step recorded before.
+        for (rows, prefill_slot) in [(PREFILL_ROWS.min(step_rows), Some(0)), (1, None)] {
+            self.recorded(StepKey {
                 rows,
                 outputs: 1,
                 splits: 1,
                 prefill_slot,
-                segments: usize::from(model.forgetting.recurrent),
-            };
-            let (placed, _) = model.planned(key)?;
-            placed.find_kernels(&model.device)?;
+                segments: usize::from(self.forgetting.recurrent),
+            })?;
         }
-        Ok(model)
+        Ok(())
     }
 
     /// The step of a key, and its logits.

@@ -261,20 +261,6 @@ impl PlacedStep {
         self.layout.bytes
     }
 
-    /// Whether every kernel that the step launches exists, before anything is compiled.
-    pub fn find_kernels(&self, device: &Arc<dyn Device>) -> Result<(), ModelError> {
-        for planned in &self.launches {
-            let module = Some(planned.family.module());
-            failed(iron_runtime::find(
-                device.as_ref(),
-                &planned.kernel,
-                module,
-                &planned.instance,
-            ))?;
-        }
-        Ok(())
-    }
-
     /// The tensor that an activation is, in an arena of at least [`Self::arena_bytes`].
     pub fn tensor(&self, arena: &Tensor, activation: &Activation) -> Result<Tensor, ModelError> {
         let mut view = arena.tensor_arg();

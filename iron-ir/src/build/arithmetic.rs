@@ -189,7 +189,7 @@ impl Builder {
         let ty = self.ty(value);
         let (is_int, is_float) = (ty.scalar.is_int(), ty.scalar.is_float());
         let (allowed, result) = match op {
-            UnaryOp::Neg => (ty.scalar.is_signed() || is_float, ty),
+            UnaryOp::Neg => (is_int || is_float, ty),
             UnaryOp::Abs => (ty.scalar.is_signed() || is_float, ty),
             UnaryOp::Not => (is_int || ty.scalar == Scalar::Bool, ty),
             UnaryOp::Sqrt

@@ -40,6 +40,16 @@ fn unary_method(name: &str) -> Option<UnaryOp> {
     })
 }
 
+/// A scalar in as many lanes as a value of `ty` has numbers.
+fn unpacked(ty: Type, scalar: Scalar) -> Type {
+    let numbers = match ty.scalar {
+        Scalar::F4E2M1x2 => 2,
+        Scalar::Int4x8 => 8,
+        _ => 1,
+    };
+    scalar.x(ty.lanes * numbers)
+}
+
 /// Methods of two operands of one type that are one operation.
 fn binary_method(name: &str) -> Option<BinaryOp> {
     Some(match name {
@@ -265,7 +275,10 @@ impl Builder {
         }
         match (name, arguments) {
             ("to_f32", []) => self
-                .convert(value, ty.with_scalar(Scalar::F32))
+                .convert(value, unpacked(ty, Scalar::F32))
+                .map(Val::Scalar),
+            ("to_i32", []) if ty.scalar == Scalar::Int4x8 => self
+                .convert(value, unpacked(ty, Scalar::I32))
                 .map(Val::Scalar),
             ("to", []) => {
                 let [target] = types else {

@@ -425,7 +425,19 @@ pub const fn reduce_binary(op: ReduceOp) -> BinaryOp {
     }
 }
 
-/// The element that stands for an absent one.
+/// The element that stands for an absent one beside others: combined with it each element stays
+/// what it is, to the bit.
+pub fn reduce_absent(op: ReduceOp, scalar: Scalar) -> Const {
+    match op {
+        // `-0 + +0` is `+0`.
+        ReduceOp::Sum if scalar.is_float() => encode_f64(scalar, -0.0),
+        // The number wins over NaN, so all of NaN stay NaN.
+        ReduceOp::Min | ReduceOp::Max if scalar.is_float() => encode_f64(scalar, f64::NAN),
+        _ => reduce_identity(op, scalar),
+    }
+}
+
+/// The reduction of no element: what an exclusive scan gives the first thread.
 pub fn reduce_identity(op: ReduceOp, scalar: Scalar) -> Const {
     let float = scalar.is_float();
     match op {
@@ -443,17 +455,17 @@ pub fn reduce_identity(op: ReduceOp, scalar: Scalar) -> Const {
 }
 
 /// The adjacent-pair tree over elements in order: the one result of every reduction, of a
-/// workgroup, a subgroup, or a tile's row or column. The number of elements is filled up to a
-/// power of two with the identity. Nothing of no elements.
+/// workgroup, a subgroup, or a tile's row or column. An element without a partner stays as it
+/// is. Nothing of no elements.
 pub fn tree_reduce(op: ReduceOp, elements: &[Const]) -> Option<Const> {
-    let scalar = elements.first()?.scalar;
-    let identity = reduce_identity(op, scalar);
     let mut elements = elements.to_vec();
-    elements.resize(elements.len().next_power_of_two(), identity);
     while elements.len() > 1 {
         elements = elements
-            .chunks_exact(2)
-            .map(|pair| binary(reduce_binary(op), pair[0], pair[1]))
+            .chunks(2)
+            .map(|pair| match *pair {
+                [left, right] => binary(reduce_binary(op), left, right),
+                _ => pair[0],
+            })
             .collect();
     }
     elements.first().copied()

@@ -318,13 +318,20 @@ fn half_arithmetic_is_single_arithmetic_rounded_once() {
 }
 
 #[test]
-fn trees_pair_neighbours_and_pad_with_the_identity() {
+fn trees_pair_neighbours_and_leave_single_ones() {
     let f = |v: &[f32]| v.iter().map(|x| Const::f32(*x)).collect::<Vec<_>>();
     // (1e8 + 1) + (-1e8 + 1) loses both ones, left to right would keep one.
     let sum = tree_reduce(ReduceOp::Sum, &f(&[1e8, 1.0, -1e8, 1.0])).unwrap();
     assert_eq!(sum, Const::f32(0.0));
     let min = tree_reduce(ReduceOp::Min, &f(&[f32::NAN, 6.0, 8.0])).unwrap();
     assert_eq!(min, Const::f32(6.0));
+    // K11: an absent element changes nothing, so all of NaN are NaN and -0 stays -0.
+    for op in [ReduceOp::Min, ReduceOp::Max] {
+        let none = tree_reduce(op, &f(&[f32::NAN; 3])).unwrap();
+        assert!(f32::from_bits(none.bits as u32).is_nan());
+    }
+    let zero = tree_reduce(ReduceOp::Sum, &f(&[-0.0; 3])).unwrap();
+    assert_eq!(zero, Const::f32(-0.0));
     let ints: Vec<_> = (1..=11).map(Const::u32).collect();
     let scan: Vec<_> = tree_scan(ReduceOp::Sum, &ints, false)
         .iter()

@@ -31,46 +31,33 @@ pub fn grid_barrier() {
 }
 
 /// The adjacent-pair tree: at distance 1, 2, 4, … element `i`, a multiple of twice the
-/// distance, becomes `e[i] ∘ e[i + distance]`; absent elements hold the identity.
-fn tree<T: Copy>(mut elements: Vec<T>, identity: T, combine: impl Fn(T, T) -> T) -> T {
-    elements.resize(elements.len().next_power_of_two(), identity);
+/// distance, becomes `e[i] ∘ e[i + distance]` where there is such an element.
+fn tree<T: Copy>(mut elements: Vec<T>, combine: impl Fn(T, T) -> T) -> T {
     let mut distance = 1;
     while distance < elements.len() {
-        for i in (0..elements.len()).step_by(2 * distance) {
-            elements[i] = combine(elements[i], elements[i + distance]);
+        for i in (distance..elements.len()).step_by(2 * distance) {
+            elements[i - distance] = combine(elements[i - distance], elements[i]);
         }
         distance *= 2;
     }
     elements[0]
 }
 
-fn workgroup_reduce<T: Element>(
-    name: &'static str,
-    site: Site,
-    x: T,
-    identity: T,
-    combine: fn(T, T) -> T,
-) -> T {
+fn workgroup_reduce<T: Element>(name: &'static str, site: Site, x: T, combine: fn(T, T) -> T) -> T {
     let bits = collective(name, site, x.to_bits64(), 0, |_, operands| {
         let elements = operands.iter().map(|o| T::from_bits64(o.0)).collect();
-        let result = tree(elements, identity, combine).to_bits64();
+        let result = tree(elements, combine).to_bits64();
         vec![result; operands.len()]
     });
     T::from_bits64(bits)
 }
 
-fn subgroup_reduce<T: Element>(
-    name: &'static str,
-    site: Site,
-    x: T,
-    identity: T,
-    combine: fn(T, T) -> T,
-) -> T {
+fn subgroup_reduce<T: Element>(name: &'static str, site: Site, x: T, combine: fn(T, T) -> T) -> T {
     let bits = collective(name, site, x.to_bits64(), 0, |context, operands| {
         let mut results = Vec::with_capacity(operands.len());
         for lanes in operands.chunks(context.subgroup_size as usize) {
             let elements = lanes.iter().map(|o| T::from_bits64(o.0)).collect();
-            let result = tree(elements, identity, combine).to_bits64();
+            let result = tree(elements, combine).to_bits64();
             results.extend(lanes.iter().map(|_| result));
         }
         results
@@ -79,51 +66,51 @@ fn subgroup_reduce<T: Element>(
 }
 
 macro_rules! reductions {
-    ($($workgroup:ident $subgroup:ident $bound:ident $identity:ident $combine:expr, $doc:literal;)*) => { $(
+    ($($workgroup:ident $subgroup:ident $bound:ident $combine:expr, $doc:literal;)*) => { $(
         #[doc = concat!($doc, " over the workgroup, by the adjacent-pair tree over the thread index; every thread gets it.")]
         #[track_caller]
         pub fn $workgroup<T: $bound>(x: T) -> T {
-            workgroup_reduce(stringify!($workgroup), Location::caller(), x, T::$identity, $combine)
+            workgroup_reduce(stringify!($workgroup), Location::caller(), x, $combine)
         }
         #[doc = concat!($doc, " over the subgroup, by the adjacent-pair tree over the lanes; every lane gets it.")]
         #[track_caller]
         pub fn $subgroup<T: $bound>(x: T) -> T {
-            subgroup_reduce(stringify!($subgroup), Location::caller(), x, T::$identity, $combine)
+            subgroup_reduce(stringify!($subgroup), Location::caller(), x, $combine)
         }
     )* };
 }
 
 reductions! {
-    workgroup_sum subgroup_sum Number ZERO T::sum_of, "Sum";
-    workgroup_product subgroup_product Number ONE T::product_of, "Product";
-    workgroup_min subgroup_min Number HIGHEST |a, b| a.min(b), "The least (a NaN loses)";
-    workgroup_max subgroup_max Number LOWEST |a, b| a.max(b), "The greatest (a NaN loses)";
-    workgroup_min_nan subgroup_min_nan Float HIGHEST T::min_nan, "The least, or NaN where one is NaN,";
-    workgroup_max_nan subgroup_max_nan Float LOWEST T::max_nan, "The greatest, or NaN where one is NaN,";
+    workgroup_sum subgroup_sum Number T::sum_of, "Sum";
+    workgroup_product subgroup_product Number T::product_of, "Product";
+    workgroup_min subgroup_min Number |a, b| a.min(b), "The least (a NaN loses)";
+    workgroup_max subgroup_max Number |a, b| a.max(b), "The greatest (a NaN loses)";
+    workgroup_min_nan subgroup_min_nan Float T::min_nan, "The least, or NaN where one is NaN,";
+    workgroup_max_nan subgroup_max_nan Float T::max_nan, "The greatest, or NaN where one is NaN,";
 }
 
 /// Whether some thread's `x` is true.
 #[track_caller]
 pub fn workgroup_any(x: bool) -> bool {
-    workgroup_reduce("workgroup_any", Location::caller(), x, false, |a, b| a | b)
+    workgroup_reduce("workgroup_any", Location::caller(), x, |a, b| a | b)
 }
 
 /// Whether every thread's `x` is true.
 #[track_caller]
 pub fn workgroup_all(x: bool) -> bool {
-    workgroup_reduce("workgroup_all", Location::caller(), x, true, |a, b| a & b)
+    workgroup_reduce("workgroup_all", Location::caller(), x, |a, b| a & b)
 }
 
 /// Whether some lane's `x` is true.
 #[track_caller]
 pub fn subgroup_any(x: bool) -> bool {
-    subgroup_reduce("subgroup_any", Location::caller(), x, false, |a, b| a | b)
+    subgroup_reduce("subgroup_any", Location::caller(), x, |a, b| a | b)
 }
 
 /// Whether every lane's `x` is true.
 #[track_caller]
 pub fn subgroup_all(x: bool) -> bool {
-    subgroup_reduce("subgroup_all", Location::caller(), x, true, |a, b| a & b)
+    subgroup_reduce("subgroup_all", Location::caller(), x, |a, b| a & b)
 }
 
 /// The `x` of the thread with linear index `thread`, which is the same in every thread.

@@ -134,12 +134,6 @@ pub trait Number:
     const MIN: Self;
     /// The greatest finite value.
     const MAX: Self;
-    /// Identity of `max`: minus infinity or the least integer.
-    #[doc(hidden)]
-    const LOWEST: Self;
-    /// Identity of `min`: infinity or the greatest integer.
-    #[doc(hidden)]
-    const HIGHEST: Self;
     /// Sum as the specification defines it: integers wrap.
     #[doc(hidden)]
     fn sum_of(self, other: Self) -> Self;
@@ -163,8 +157,6 @@ macro_rules! integer_numbers {
             const ONE: Self = 1;
             const MIN: Self = <$t>::MIN;
             const MAX: Self = <$t>::MAX;
-            const LOWEST: Self = <$t>::MIN;
-            const HIGHEST: Self = <$t>::MAX;
             fn sum_of(self, other: Self) -> Self {
                 self.wrapping_add(other)
             }
@@ -286,8 +278,6 @@ macro_rules! native_floats {
             const ONE: Self = 1.0;
             const MIN: Self = <$t>::MIN;
             const MAX: Self = <$t>::MAX;
-            const LOWEST: Self = <$t>::NEG_INFINITY;
-            const HIGHEST: Self = <$t>::INFINITY;
             fn sum_of(self, other: Self) -> Self {
                 self + other
             }
@@ -386,8 +376,6 @@ macro_rules! small_floats {
             const ONE: Self = <$t>::ONE;
             const MIN: Self = <$t>::MIN;
             const MAX: Self = <$t>::MAX;
-            const LOWEST: Self = <$t>::NEG_INFINITY;
-            const HIGHEST: Self = <$t>::INFINITY;
             fn sum_of(self, other: Self) -> Self {
                 self + other
             }

@@ -1,5 +1,21 @@
 //! Tiles: blocks of matrices that the whole workgroup works on. Here a tile is plain row-major
 //! memory, and each operation is done by one thread once all have arrived.
+//!
+//! Who holds which element, where it lies and how it gets there is the target's choice. There is
+//! no word for stages or asynchronous copies: a tile that a loop loads from a tensor is loaded
+//! ahead, turns before its use, where the target can. What makes a kernel fit matrix units
+//! (NVIDIA, compute capability 9.0):
+//!
+//! - tiles of `f16` or `bf16` with columns in multiples of 64, loaded as the tensor lies, and an
+//!   accumulator of `f32`;
+//! - 128, 256 or 384 threads, and 64 rows of each register tile for every 128 of them;
+//! - nothing in the body beside tile operations, control flow and what their places need: no
+//!   stores, barriers, collectives or `return`;
+//! - a right side of [`matmul`] of at most 256 columns, and no reductions of columns.
+//!
+//! A tile that is only the rounded copy of a register tile and the left side of products never
+//! leaves the registers. Sums of products are f32 with the unit's own rounding, whose error per
+//! step is that of a truncated f32 sum; kernels state a bound that covers it.
 
 use std::marker::PhantomData;
 use std::panic::Location;

@@ -4,6 +4,7 @@ use super::lexer::Token;
 use super::{Parsed, Parser, base};
 use crate::entity::{Tile, Value};
 use crate::kernel::{Block, Span};
+use crate::machine::{MachineOp, MachineStmt};
 use crate::op::{
     AtomicOp, BarrierMemory, BarrierScope, BinaryOp, BuiltinOp, CompareOp, Const, GroupOp, Op,
     Place, ReduceOp, Stmt, SubgroupOp, TileStmt, UnaryOp, Unroll,
@@ -98,6 +99,22 @@ impl Parser {
                     span,
                 ));
             }
+            "roles" => {
+                let producers = self.integer()?;
+                let span = self.span();
+                let producer = self.block()?;
+                self.word("else")?;
+                let consumer = self.block()?;
+                return Ok((
+                    Stmt::Roles {
+                        producers,
+                        producer,
+                        consumer,
+                    },
+                    span,
+                ));
+            }
+            "machine" => Stmt::Machine(self.machine(None)?),
             "break" => Stmt::Break,
             "continue" => Stmt::Continue,
             "return" => Stmt::Return,
@@ -105,6 +122,44 @@ impl Parser {
             other => Stmt::Tile(self.tile_statement(other)?),
         };
         Ok((stmt, self.span()))
+    }
+
+    fn machine(&mut self, result: Option<Value>) -> Parsed<MachineStmt> {
+        let name = self.any_word("a machine operation")?;
+        let Some(op) = MachineOp::from_name(&name) else {
+            return self.fail(format!("there is no machine operation `{name}`"));
+        };
+        let mut stmt = MachineStmt::new(op, &[], &[], &[]);
+        stmt.result = result;
+        while !self.eat("(") {
+            match self.peek().clone() {
+                Token::Name('&', key) => {
+                    self.at += 1;
+                    match self.arrays.get(&key) {
+                        Some(array) => stmt.arrays.push(*array),
+                        None => return self.fail(format!("there is no array `&{key}`")),
+                    }
+                }
+                Token::Name('@', key) => {
+                    self.at += 1;
+                    match self.params.get(&key) {
+                        Some(param) => stmt.source = Some(*param),
+                        None => return self.fail(format!("there is no parameter `@{key}`")),
+                    }
+                }
+                _ => return self.expected("an array, a tensor or `(`"),
+            }
+        }
+        while !self.eat(")") {
+            if !stmt.operands.is_empty() {
+                self.mark(",")?;
+            }
+            stmt.operands.push(self.value()?);
+        }
+        while let Token::Number(_) = self.peek() {
+            stmt.numbers.push(self.integer()?);
+        }
+        Ok(stmt)
     }
 
     fn for_loop(&mut self) -> Parsed<(Stmt, Span)> {
@@ -351,6 +406,9 @@ impl Parser {
                 value,
                 argument,
             });
+        }
+        if self.eat_word("machine") {
+            return Ok(Stmt::Machine(self.machine(Some(result))?));
         }
         if self.eat_word("check_index") {
             let index = self.value()?;

@@ -160,6 +160,18 @@ impl Numbering<'_> {
                 self.used(value);
                 argument.iter_mut().for_each(|v| self.used(v));
             }
+            Stmt::Machine(machine) => {
+                if let Some(result) = &mut machine.result {
+                    *result = self.define(*result, here);
+                }
+                machine.operands.iter_mut().for_each(|v| self.used(v));
+            }
+            Stmt::Roles {
+                producer, consumer, ..
+            } => {
+                self.block(producer);
+                self.block(consumer);
+            }
             Stmt::CheckIndex {
                 result,
                 index,

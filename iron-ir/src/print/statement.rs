@@ -3,6 +3,7 @@
 use super::{Printer, constant};
 use crate::entity::{Handle, Value};
 use crate::kernel::{Block, Span};
+use crate::machine::MachineStmt;
 use crate::op::{BuiltinOp, Op, Place, Stmt, TileStmt, Unroll};
 
 impl Printer<'_> {
@@ -166,6 +167,26 @@ impl Printer<'_> {
             Stmt::Break => self.write("break"),
             Stmt::Continue => self.write("continue"),
             Stmt::Return => self.write("return"),
+            Stmt::Machine(machine) => {
+                if let Some(result) = machine.result {
+                    self.definition(result, span, here);
+                    self.write(" = ");
+                }
+                self.machine(machine);
+            }
+            Stmt::Roles {
+                producers,
+                producer,
+                consumer,
+            } => {
+                self.write(&format!("roles {producers}"));
+                self.statement_span(span);
+                self.write(" ");
+                self.braces(producer);
+                self.write(" else ");
+                self.braces(consumer);
+                return self.write("\n");
+            }
             Stmt::Tile(tile) => {
                 self.tile_statement(tile, span);
                 if matches!(tile, TileStmt::Map { .. }) {
@@ -180,6 +201,24 @@ impl Printer<'_> {
     fn statement_span(&mut self, span: Span) {
         if span != Span::default() {
             self.span(span);
+        }
+    }
+
+    fn machine(&mut self, stmt: &MachineStmt) {
+        self.write(&format!("machine {}", stmt.op.name()));
+        for array in &stmt.arrays {
+            self.write(" ");
+            self.array(*array);
+        }
+        if let Some(source) = stmt.source {
+            self.write(" ");
+            self.param(source);
+        }
+        self.write("(");
+        self.list(stmt.operands.iter().copied());
+        self.write(")");
+        for number in &stmt.numbers {
+            self.write(&format!(" {number}"));
         }
     }
 

@@ -42,9 +42,22 @@ pub use error::{Fault, Location, VerifyError, VerifyErrors};
 pub use lint::{Lint, lint};
 pub use uniformity::uniform_values;
 
-/// Checks a kernel, as built or after any pass; see the module doc. All faults are reported,
-/// those of uniformity only where there is no other.
+/// Checks a kernel as built; see the module doc. All faults are reported, those of uniformity
+/// only where there is no other.
 pub fn verify(kernel: &Kernel) -> Result<(), VerifyErrors> {
+    verify_lowered(kernel)?;
+    let errors = uniformity::check(kernel);
+    if errors.is_empty() {
+        Ok(())
+    } else {
+        Err(VerifyErrors(errors))
+    }
+}
+
+/// Checks everything but uniformity: for a kernel whose collectives are lowered. The result of
+/// a reduction is uniform, but once it comes out of shared memory or of shuffles nothing in the
+/// kernel says so, and a barrier in a branch on it would look divergent.
+pub fn verify_lowered(kernel: &Kernel) -> Result<(), VerifyErrors> {
     let mut verifier = Verifier {
         kernel,
         errors: Vec::new(),
@@ -58,9 +71,6 @@ pub fn verify(kernel: &Kernel) -> Result<(), VerifyErrors> {
     verifier.tables();
     if verifier.errors.is_empty() {
         verifier.block(&kernel.body);
-    }
-    if verifier.errors.is_empty() {
-        verifier.errors = uniformity::check(kernel);
     }
     if verifier.errors.is_empty() {
         Ok(())
@@ -476,6 +486,20 @@ impl Verifier<'_> {
             }
             Stmt::Return => {}
             Stmt::Tile(tile) => self.tile(span, tile),
+            Stmt::Machine(machine) => {
+                if let Some(what) = crate::machine::fault(self.kernel, machine) {
+                    self.wrong(span, what);
+                }
+            }
+            Stmt::Roles { producers, .. } => {
+                let threads = self.kernel.contract.threads();
+                if *producers == 0 || *producers >= threads {
+                    self.wrong(
+                        span,
+                        format!("{producers} of {threads} threads have a role of their own"),
+                    );
+                }
+            }
         }
     }
 
@@ -716,6 +740,8 @@ fn forbidden_in_map(kernel: &Kernel, stmt: &Stmt, in_loop: bool) -> bool {
         | Stmt::Subgroup { .. }
         | Stmt::Group { .. }
         | Stmt::Return
+        | Stmt::Machine(_)
+        | Stmt::Roles { .. }
         | Stmt::Tile(_) => true,
         Stmt::Break | Stmt::Continue => !in_loop,
         Stmt::Let(_)

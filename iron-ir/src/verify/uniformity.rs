@@ -20,6 +20,7 @@
 use super::error::{Fault, VerifyError};
 use crate::entity::{Handle, Value};
 use crate::kernel::{Access, Block, Kernel, Space, Span, TensorData, operands};
+use crate::machine::MachineOp;
 use crate::op::{BarrierScope, BuiltinOp, GroupOp, Op, Place, Stmt, TileStmt};
 
 /// The faults of a kernel whose definitions and types are right.
@@ -223,6 +224,22 @@ impl<'k> Analysis<'k> {
             }
             Stmt::Return => self.returned = self.returned.or(self.control),
             Stmt::Tile(tile) => self.tile(tile, span),
+            Stmt::Machine(machine) => {
+                if let Some(result) = machine.result {
+                    self.mark(result, false);
+                }
+                // Products are the whole warpgroup's, the others one thread's or each thread's.
+                if matches!(machine.op, MachineOp::Product | MachineOp::ProductHeld) {
+                    self.collective(span, || "this product".to_string());
+                }
+            }
+            Stmt::Roles {
+                producer, consumer, ..
+            } => {
+                self.collective(span, || "this division into roles".to_string());
+                self.block(producer);
+                self.block(consumer);
+            }
         }
     }
 

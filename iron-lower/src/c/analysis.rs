@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use iron_ir::entity::{Array, Handle, Local, Value};
-use iron_ir::kernel::{Block, Kernel, operands};
+use iron_ir::kernel::{Block, Kernel, Space, operands};
 use iron_ir::op::{BinaryOp, BuiltinOp, Op, Place, Stmt};
 
 /// Uses of each value, by live code only.
@@ -82,11 +82,13 @@ impl Effects {
             | Stmt::Barrier(..)
             | Stmt::Subgroup { .. }
             | Stmt::Group { .. }
+            | Stmt::Machine(_)
             | Stmt::Tile(_) => self.memory = true,
             Stmt::For { .. } | Stmt::Loop { .. } => self.has_loop = true,
             Stmt::Let(_)
             | Stmt::CheckIndex { .. }
             | Stmt::If { .. }
+            | Stmt::Roles { .. }
             | Stmt::Break
             | Stmt::Continue
             | Stmt::Return => {}
@@ -234,6 +236,9 @@ fn own_mentions(kernel: &Kernel, stmt: &Stmt) -> Vec<Local> {
     }
 }
 
+/// Bytes after which the pattern of swizzled tiles repeats, which is counted from address 0.
+pub(crate) const SWIZZLE_BYTES: u32 = 1024;
+
 /// Bytes that vector accesses of each array need it aligned to; 0 where scalars only.
 pub(crate) fn array_alignment(kernel: &Kernel) -> HashMap<Array, u32> {
     let mut align: HashMap<Array, u32> = HashMap::new();
@@ -251,6 +256,16 @@ pub(crate) fn array_alignment(kernel: &Kernel) -> HashMap<Array, u32> {
         }
         Stmt::Store { place, value, .. } => note(place, kernel.ty(*value)),
         _ => {}
+    });
+    kernel.body.walk(&mut |stmt, _| {
+        if let Stmt::Machine(machine) = stmt {
+            for array in &machine.arrays {
+                let data = &kernel.arrays[*array];
+                if data.space == Space::Shared && data.scalar.bytes() == 2 {
+                    align.insert(*array, SWIZZLE_BYTES);
+                }
+            }
+        }
     });
     align
 }

@@ -1,6 +1,7 @@
 //! What differs between CUDA C++, HIP C++ and MSL.
 
 use iron_ir::kernel::{Access, Kernel};
+use iron_ir::machine::MachineStmt;
 use iron_ir::op::{AtomicOp, BarrierMemory, BarrierScope, BuiltinOp, SubgroupOp, UnaryOp};
 use iron_ir::types::{Scalar, Type};
 
@@ -132,6 +133,20 @@ pub(crate) trait Dialect {
         value: Option<&Expr>,
         compare: Option<&Expr>,
     ) -> Printed;
+    /// A machine operation: a statement, or the expression of its result. Only where the
+    /// profile's tile route makes them.
+    fn machine(
+        &self,
+        _ops: &mut Ops<'_>,
+        stmt: &MachineStmt,
+        _names: &MachineNames<'_>,
+    ) -> Result<String, String> {
+        Err(format!("the machine operation `{}`", stmt.op.name()))
+    }
+    /// A barrier of the threads of one role.
+    fn role_barrier(&self, _ops: &mut Ops<'_>, _role: Role) -> Result<String, String> {
+        Err("a barrier of a role".into())
+    }
     /// The helper that checks a data-dependent index; returns its text.
     fn check_index_helper(&self) -> String;
     /// Declares a shared array.
@@ -162,6 +177,29 @@ pub(crate) trait Dialect {
     fn block_field(&self, name: &str) -> String {
         name.to_owned()
     }
+}
+
+/// How the parts of a machine operation are spelled.
+pub(crate) struct MachineNames<'a> {
+    /// Arrays.
+    pub arrays: Vec<&'a str>,
+    /// Element type of the last array; `f32` where there is none.
+    pub scalar: Scalar,
+    /// Operands.
+    pub operands: Vec<String>,
+    /// The tensor map of its tensor and rows.
+    pub tensor_map: Option<&'a str>,
+    /// The word of aligned tensors.
+    pub aligned: Option<&'a str>,
+}
+
+/// The threads that run one block of a division into roles.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Role {
+    /// From 1.
+    pub number: u32,
+    /// Threads.
+    pub threads: u32,
 }
 
 /// A shared or private array to declare.

@@ -5,7 +5,7 @@
 //! on one line. A value is delayed to its use only while nothing that it reads changes and no
 //! loop would repeat it, so statements keep the IR's order of effects.
 
-mod analysis;
+pub(crate) mod analysis;
 mod convert;
 pub(crate) mod dialect;
 pub(crate) mod expr;

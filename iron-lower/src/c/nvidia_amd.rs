@@ -1,8 +1,8 @@
 //! What CUDA C++ and HIP C++ share: types, builtins, intrinsics and the entry point.
 
-use iron_ir::kernel::{Access, ParamKind};
+use iron_ir::kernel::{Access, Kernel, ParamKind};
 use iron_ir::layout::{BlockLayout, FieldKind};
-use iron_ir::op::{AtomicOp, BuiltinOp, UnaryOp};
+use iron_ir::op::{AtomicOp, BarrierMemory, BarrierScope, BuiltinOp, Stmt, UnaryOp};
 use iron_ir::types::{Scalar, Type};
 
 use super::dialect::{Context, Memory, Printed};
@@ -335,14 +335,16 @@ pub(crate) fn check_index_helper() -> String {
 pub(crate) fn signature(context: &Context<'_>) -> String {
     let kernel = context.kernel;
     let layout = BlockLayout::of(kernel);
+    // `__restrict__` lets a compiler carry a value over a barrier, behind which another thread has
+    // changed it.
+    let shares_writes = exchanges_through_tensors(kernel);
     let aliased = |param| {
-        kernel
-            .tensor(param)
-            .is_some_and(|t| !t.may_alias.is_empty())
-            || kernel.params.values().any(|data| match &data.kind {
-                ParamKind::Tensor(t) => t.may_alias.contains(&param),
-                ParamKind::Scalar(_) => false,
-            })
+        kernel.tensor(param).is_some_and(|t| {
+            !t.may_alias.is_empty() || (shares_writes && t.access == Access::ReadWrite)
+        }) || kernel.params.values().any(|data| match &data.kind {
+            ParamKind::Tensor(t) => t.may_alias.contains(&param),
+            ParamKind::Scalar(_) => false,
+        })
     };
     let parameters: Vec<String> = layout
         .fields
@@ -360,14 +362,25 @@ pub(crate) fn signature(context: &Context<'_>) -> String {
                 None => format!("const void* {name}"),
             },
             FieldKind::ErrorWord => format!("unsigned int* {name}"),
-            FieldKind::Stride(..) | FieldKind::Dim(_) | FieldKind::Scalar(_) => {
+            FieldKind::TensorMap(..) => format!("const __grid_constant__ tensor_map {name}"),
+            FieldKind::Stride(..)
+            | FieldKind::Dim(_)
+            | FieldKind::Scalar(_)
+            | FieldKind::Aligned => {
                 format!("{} {name}", scalar_type(field.scalar))
             }
         })
         .collect();
     let threads = kernel.contract.threads();
+    // A division of registers between roles needs the number of workgroups that share them.
+    let divides = kernel
+        .body
+        .0
+        .iter()
+        .any(|(stmt, _)| matches!(stmt, iron_ir::Stmt::Roles { .. }));
+    let sharing = if divides { ", 1" } else { "" };
     let head = format!(
-        "extern \"C\" __global__ void __launch_bounds__({threads}) {}(",
+        "extern \"C\" __global__ void __launch_bounds__({threads}{sharing}) {}(",
         context.entry
     );
     let line = format!("{head}{})", parameters.join(", "));
@@ -375,6 +388,18 @@ pub(crate) fn signature(context: &Context<'_>) -> String {
         return line;
     }
     format!("{head}\n    {}\n)", parameters.join(",\n    "))
+}
+
+/// Whether a thread may read what another wrote to a tensor in the same launch.
+fn exchanges_through_tensors(kernel: &Kernel) -> bool {
+    let mut found = false;
+    kernel.body.walk(&mut |stmt, _| {
+        found |= matches!(
+            stmt,
+            Stmt::Barrier(_, BarrierMemory::SharedAndGlobal) | Stmt::Barrier(BarrierScope::Grid, _)
+        );
+    });
+    found
 }
 
 /// A barrier over the grid by a counter that only grows: the workgroups of one launch reach a

@@ -8,7 +8,7 @@ use iron_ir::layout::{BlockLayout, FieldKind};
 use iron_ir::op::BuiltinOp;
 
 use super::analysis::{Declarations, Uses, array_alignment};
-use super::dialect::{ArrayDeclaration, Context, Dialect, Memory};
+use super::dialect::{ArrayDeclaration, Context, Dialect, Memory, Role};
 use super::expr::{Expr, Level};
 use super::header::contract_comment;
 use super::helpers::Helpers;
@@ -59,6 +59,8 @@ pub(crate) struct Printer<'a> {
     pub pending: Vec<(Value, Expr)>,
     /// Where a one-line `if (…) break;` begins in `out`, with the condition of going on.
     pub guards: Vec<(usize, String)>,
+    /// The role whose block is at hand.
+    pub role: Option<Role>,
     /// The author's line of the statement at hand.
     pub line: u32,
     pub out: String,
@@ -101,7 +103,9 @@ impl<'a> Printer<'a> {
                 FieldKind::Address(_)
                 | FieldKind::Stride(..)
                 | FieldKind::Dim(_)
-                | FieldKind::Scalar(_) => namer.name(&field.name),
+                | FieldKind::Scalar(_)
+                | FieldKind::Aligned
+                | FieldKind::TensorMap(..) => namer.name(&field.name),
             };
             if let FieldKind::Address(param) = field.kind {
                 param_names[param.index()] = name.clone();
@@ -137,6 +141,7 @@ impl<'a> Printer<'a> {
             hoisted: HashMap::new(),
             pending: Vec::new(),
             guards: Vec::new(),
+            role: None,
             line: 0,
             out: String::new(),
             indent: 1,

@@ -2,10 +2,13 @@
 
 use iron_ir::entity::{Handle, Local, Value};
 use iron_ir::kernel::{Block, Span};
-use iron_ir::op::{AtomicOp, CompareOp, Op, Place, Stmt, Unroll};
+use iron_ir::layout::FieldKind;
+use iron_ir::machine::MachineStmt;
+use iron_ir::op::{AtomicOp, BarrierScope, BuiltinOp, CompareOp, Op, Place, Stmt, Unroll};
 use iron_ir::types::Scalar;
 
 use super::analysis::{Effects, upper_bound};
+use super::dialect::{MachineNames, Role};
 use super::expr::{Expr, Level};
 use super::printer::{Fault, Printer};
 
@@ -94,6 +97,11 @@ impl Printer<'_> {
             Stmt::Barrier(scope, memory) => {
                 self.flush_memory();
                 let dialect = self.dialect;
+                if let (BarrierScope::Workgroup, Some(role)) = (scope, self.role) {
+                    let line = dialect.role_barrier(&mut self.ops, role)?;
+                    self.statement(&line);
+                    return Ok(());
+                }
                 let context = super::dialect::Context {
                     kernel: self.kernel,
                     profile: self.profile,
@@ -167,7 +175,65 @@ impl Printer<'_> {
             }
             Stmt::Group { op, .. } => Err(Fault::new(format!("a workgroup `{}`", op.name()))),
             Stmt::Tile(_) => Err(Fault::new("a tile operation".into())),
+            Stmt::Machine(machine) => self.machine(machine),
+            Stmt::Roles {
+                producers,
+                producer,
+                consumer,
+            } => self.roles(*producers, producer, consumer),
         }
+    }
+
+    fn machine(&mut self, stmt: &MachineStmt) -> Result<(), Fault> {
+        let mut operands = Vec::new();
+        for operand in &stmt.operands {
+            operands.push(self.read(*operand)?.text);
+        }
+        self.flush_memory();
+        let rows = stmt.numbers.first().copied().unwrap_or(0);
+        let field = |kind: FieldKind| {
+            let at = self.layout.fields.iter().position(|f| f.kind == kind)?;
+            self.field_names.get(at).map(String::as_str)
+        };
+        let names = MachineNames {
+            arrays: stmt
+                .arrays
+                .iter()
+                .map(|a| self.array_names[a.index()].as_str())
+                .collect(),
+            scalar: stmt
+                .arrays
+                .last()
+                .map_or(Scalar::F32, |a| self.kernel.arrays[*a].scalar),
+            operands,
+            tensor_map: stmt
+                .source
+                .and_then(|param| field(FieldKind::TensorMap(param, rows))),
+            aligned: field(FieldKind::Aligned),
+        };
+        let line = self.dialect.machine(&mut self.ops, stmt, &names)?;
+        match stmt.result {
+            Some(result) => self.define(result, stmt.op.name(), &Expr::new(line, Level::Equality)),
+            None => self.statement(&line),
+        }
+        Ok(())
+    }
+
+    fn roles(&mut self, producers: u32, producer: &Block, consumer: &Block) -> Result<(), Fault> {
+        self.flush_memory();
+        let consumers = self.kernel.contract.threads() - producers;
+        let thread = self
+            .dialect
+            .builtin(&self.context(), BuiltinOp::LocalIndex, 0);
+        let thread = thread.at(Level::Relational);
+        self.statement(&format!("if ({thread} >= {consumers}u) {{"));
+        for (number, threads, block) in [(2, producers, producer), (1, consumers, consumer)] {
+            self.role = Some(Role { number, threads });
+            self.nested(block)?;
+            self.role = None;
+            self.statement(if number == 2 { "} else {" } else { "}" });
+        }
+        Ok(())
     }
 
     /// Computes a value: delayed to its use, or named.

@@ -10,7 +10,7 @@ use iron_ir::{Handle, Scalar, Stmt, Type};
 use super::emit::{CpuError, Emitter, LoopTargets, Mode, Rep};
 use super::ops::{Calc, is_narrow, machine_type};
 use super::plan::{Line, Node};
-use super::support::{Kind, encode, identity};
+use super::support::{Kind, absent, encode};
 
 impl<'k> Emitter<'k, '_> {
     /// Emits steps; whether control goes on behind them.
@@ -170,10 +170,10 @@ impl<'k> Emitter<'k, '_> {
         let flags = Self::flags();
         let area = self.add_const(self.scratch, i64::from(self.layout.exchange));
         let packed = Self::packed_type(scalar);
-        // Absent threads hold the identity.
+        // Absent threads hold what changes nothing.
         let width = threads.next_power_of_two();
         if width > threads {
-            let absent = self.identity_of(reduce, scalar);
+            let absent = self.absent(reduce, scalar);
             for t in threads..width {
                 self.b.ins().store(flags, absent, area, (t * 4) as i32);
             }
@@ -244,8 +244,8 @@ impl<'k> Emitter<'k, '_> {
         word
     }
 
-    fn identity_of(&mut self, reduce: ReduceOp, scalar: Scalar) -> ir::Value {
-        let bits = identity(reduce, scalar);
+    fn absent(&mut self, reduce: ReduceOp, scalar: Scalar) -> ir::Value {
+        let bits = absent(reduce, scalar);
         match scalar {
             Scalar::F32 => self.b.ins().f32const(f32::from_bits(bits as u32)),
             Scalar::Bool => self.i32(if bits == 1 { u32::MAX } else { 0 }),

@@ -272,6 +272,7 @@ fn emit_function<'k>(
             }
             FieldKind::Dim(dim) => dim_values[dim.index()] = Some(value),
             FieldKind::Scalar(param) => scalars[param.index()] = Some(value),
+            FieldKind::Aligned | FieldKind::TensorMap(..) => {}
         }
     }
     for value in dim_values {

@@ -318,18 +318,17 @@ impl<'k> Planner<'_, 'k> {
         let mut hoisted = Vec::new();
         let mut may_have_ended = false;
         for (stmt, _) in &lines {
-            if let Stmt::Let(value) = stmt {
-                let op = &self.kernel.values[*value].op;
-                let stays = may_have_ended && matches!(op, Op::Load { .. });
-                // What is computed from a value that stays in the run stays there as well.
-                let inputs = iron_ir::kernel::operands(op)
+            // What is computed from a value that stays in the run stays there too.
+            if let Stmt::Let(value) = stmt
+                && self.uniform[value.index()]
+                && iron_ir::kernel::operands(&self.kernel.values[*value].op)
                     .iter()
-                    .all(|v| self.uniform[v.index()]);
-                if self.uniform[value.index()] && !stays && inputs {
-                    hoisted.push(*value);
-                } else {
-                    self.uniform[value.index()] = false;
-                }
+                    .all(|operand| self.uniform[operand.index()])
+                && !(may_have_ended && matches!(self.kernel.values[*value].op, Op::Load { .. }))
+            {
+                hoisted.push(*value);
+            } else if let Stmt::Let(value) = stmt {
+                self.uniform[value.index()] = false;
             }
             may_have_ended |= escapes(stmt);
         }

@@ -193,11 +193,7 @@ fn subgroup(
 ) {
     let old = lanes.to_vec();
     let pick = |own: usize, source: u64| old.get(source as usize).copied().unwrap_or(old[own]);
-    let reduced = (op == SubgroupOp::Reduce).then(|| {
-        let mut all = old.clone();
-        all.resize(SUBGROUP_SIZE as usize, identity(reduce, scalar));
-        tree(reduce, scalar, all)
-    });
+    let reduced = (op == SubgroupOp::Reduce).then(|| tree(reduce, scalar, old.clone()));
     for (own, lane) in lanes.iter_mut().enumerate() {
         let argument = arguments[own];
         *lane = match op {
@@ -227,7 +223,7 @@ fn tree(op: ReduceOp, scalar: Scalar, values: Vec<u64>) -> u64 {
     fold::tree_reduce(op, &elements).map_or(0, |c| c.bits)
 }
 
-/// The identity of a reduction.
-pub(super) fn identity(reduce: ReduceOp, scalar: Scalar) -> u64 {
-    fold::reduce_identity(reduce, scalar).bits
+/// What stands for an absent element of a reduction.
+pub(super) fn absent(reduce: ReduceOp, scalar: Scalar) -> u64 {
+    fold::reduce_absent(reduce, scalar).bits
 }

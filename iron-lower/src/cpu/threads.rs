@@ -249,6 +249,9 @@ impl<'k> Emitter<'k, '_> {
                 return Err(CpuError::no("synchronisation within a run".into()));
             }
             Stmt::Tile(_) => return Err(CpuError::no("tile operation".into())),
+            Stmt::Machine(_) | Stmt::Roles { .. } => {
+                return Err(CpuError::no("operation of another machine".into()));
+            }
         }
         Ok(true)
     }

@@ -194,7 +194,9 @@ pub(super) fn variance(kernel: &Kernel) -> (Vec<bool>, Vec<bool>) {
                     let leaves = self.leaves(body);
                     self.block(body, divergent || leaves);
                 }
-                Stmt::Store { .. }
+                Stmt::Machine(_)
+                | Stmt::Roles { .. }
+                | Stmt::Store { .. }
                 | Stmt::Barrier(..)
                 | Stmt::Break
                 | Stmt::Continue

@@ -4,12 +4,16 @@
 //! where the toolkit's half-precision headers alone take two. Halves are structs of their bits;
 //! their conversions are one PTX instruction each.
 
+mod machine;
+
 use iron_ir::kernel::Kernel;
+use iron_ir::machine::MachineStmt;
 use iron_ir::op::{AtomicOp, BarrierMemory, BarrierScope, BuiltinOp, SubgroupOp, UnaryOp};
 use iron_ir::types::{Scalar, Type};
 
 use crate::c;
-use crate::c::dialect::{ArrayDeclaration, Context, Dialect, Memory, Printed};
+use crate::c::analysis::SWIZZLE_BYTES;
+use crate::c::dialect::{ArrayDeclaration, Context, Dialect, MachineNames, Memory, Printed, Role};
 use crate::c::expr::Expr;
 use crate::c::nvidia_amd as shared;
 use crate::c::ops::Ops;
@@ -36,7 +40,7 @@ pub fn entry_point(kernel: &Kernel) -> String {
 /// Bytes of dynamic shared memory that a launch of the kernel (after the passes) must give.
 pub fn dynamic_shared_bytes(kernel: &Kernel) -> u32 {
     let bytes = kernel.shared_bytes();
-    if bytes > STATIC_SHARED_BYTES {
+    if bytes > STATIC_SHARED_BYTES || machine::is_used(kernel) {
         u32::try_from(bytes).unwrap_or(u32::MAX)
     } else {
         0
@@ -384,7 +388,14 @@ impl Dialect for Cuda {
     fn entry_statements(&self, context: &Context<'_>) -> Vec<String> {
         let mut lines = Vec::new();
         if dynamic_shared_bytes(context.kernel) > 0 {
-            lines.push("extern __shared__ __align__(16) unsigned char shared_memory[];".into());
+            let align = if machine::is_used(context.kernel) {
+                SWIZZLE_BYTES
+            } else {
+                16
+            };
+            lines.push(format!(
+                "extern __shared__ __align__({align}) unsigned char shared_memory[];"
+            ));
         }
         if context.kernel.contract.dependent {
             lines.push(
@@ -394,6 +405,23 @@ impl Dialect for Cuda {
             lines.push("asm volatile(\"griddepcontrol.wait;\" ::: \"memory\");".into());
         }
         lines
+    }
+
+    fn machine(
+        &self,
+        ops: &mut Ops<'_>,
+        stmt: &MachineStmt,
+        names: &MachineNames<'_>,
+    ) -> Result<String, String> {
+        machine::statement(&mut ops.helpers, stmt, names)
+    }
+
+    fn role_barrier(&self, ops: &mut Ops<'_>, role: Role) -> Result<String, String> {
+        Ok(machine::role_barrier(
+            &mut ops.helpers,
+            role.number,
+            role.threads,
+        ))
     }
 
     fn signature(&self, context: &Context<'_>, _used: &[(BuiltinOp, u8)]) -> String {

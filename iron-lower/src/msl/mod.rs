@@ -667,6 +667,10 @@ fn space(memory: Memory) -> &'static str {
 fn is_address(kind: FieldKind) -> bool {
     match kind {
         FieldKind::Address(_) | FieldKind::ErrorWord => true,
-        FieldKind::Stride(..) | FieldKind::Dim(_) | FieldKind::Scalar(_) => false,
+        FieldKind::Stride(..)
+        | FieldKind::Dim(_)
+        | FieldKind::Scalar(_)
+        | FieldKind::Aligned
+        | FieldKind::TensorMap(..) => false,
     }
 }

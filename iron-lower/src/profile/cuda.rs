@@ -1,7 +1,7 @@
 //! NVIDIA GPUs, by the CUDA C++ Programming Guide, "Compute Capabilities".
 
 use iron_ir::contract::Feature;
-use iron_passes::Legal;
+use iron_passes::{Legal, TileRoute};
 
 use super::{Limits, Profile, Target};
 
@@ -65,6 +65,10 @@ fn profile(
         legal: Legal {
             subgroup_size: Some(32),
             shared_bytes_limit: shared_bytes,
+            tile_route: match name {
+                "sm_90a" => TileRoute::Warpgroup,
+                _ => TileRoute::Loops,
+            },
             ..super::C_FAMILY
         },
         spirv: None,

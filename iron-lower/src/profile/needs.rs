@@ -69,6 +69,8 @@ pub fn needs(kernel: &Kernel) -> Vec<Need> {
             | Stmt::Store { .. }
             | Stmt::Barrier(BarrierScope::Workgroup, _)
             | Stmt::Group { .. }
+            | Stmt::Machine(_)
+            | Stmt::Roles { .. }
             | Stmt::CheckIndex { .. }
             | Stmt::If { .. }
             | Stmt::For { .. }

@@ -32,6 +32,10 @@ pub struct SpirvOptions {
     /// The driver silently ends the loops of an invocation after that many turns altogether, as
     /// Mesa's software driver does. Kernels then count, and report that they reached it.
     pub loop_turns: Option<u32>,
+    /// The driver computes float operations on a constant zero without looking at the other
+    /// operand, as Mesa's software driver does. Operands that it could find to be one are then
+    /// hidden from it.
+    pub drops_zero_operands: bool,
 }
 
 impl SpirvOptions {
@@ -45,6 +49,7 @@ impl SpirvOptions {
         fused_multiply_add: true,
         atomic_float_add: false,
         loop_turns: None,
+        drops_zero_operands: false,
     };
 
     /// Storage buffers, and no execution mode that naga does not read.

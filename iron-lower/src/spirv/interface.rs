@@ -146,11 +146,17 @@ impl Emitter<'_> {
                 | Stmt::Break
                 | Stmt::Continue
                 | Stmt::Return
+                | Stmt::Machine(_)
+                | Stmt::Roles { .. }
                 | Stmt::Tile(_) => {}
             }
         });
         let partial = self.has_partial_subgroup();
+        let hides = self.hides_operands();
         let uses = &mut self.interface;
+        if hides {
+            uses.used_builtins.insert((BuiltinOp::LocalIndex, 0));
+        }
         for value in values {
             match kernel.values[value].op {
                 Op::Scalar(param) => {
@@ -306,11 +312,18 @@ impl Emitter<'_> {
     }
 
     fn declare_builtins(&mut self) {
+        let flat = self.is_flattened();
         let mut wanted: Vec<BuiltIn> = self
             .interface
             .used_builtins
             .iter()
-            .filter_map(|&(op, _)| input_of(op))
+            .flat_map(|&(op, _)| match op {
+                BuiltinOp::LocalId if flat => vec![BuiltIn::LocalInvocationIndex],
+                BuiltinOp::GlobalId if flat => {
+                    vec![BuiltIn::LocalInvocationIndex, BuiltIn::WorkgroupId]
+                }
+                _ => input_of(op).into_iter().collect(),
+            })
             .collect();
         wanted.sort_by_key(|&b| b as u32);
         wanted.dedup();
@@ -443,6 +456,42 @@ impl Emitter<'_> {
         }
     }
 
+    /// Whether a workgroup of more than one dimension is given to the driver as one of a single
+    /// dimension: Vulkan leaves open how others are cut into subgroups, and Mesa's software
+    /// driver cuts them by rows.
+    pub(super) fn is_flattened(&self) -> bool {
+        let [_, y, z] = self.kernel.contract.workgroup;
+        y != 1 || z != 1
+    }
+
+    /// A thread's index along an axis of a flattened workgroup, or of the whole grid.
+    fn flattened_id(&mut self, op: BuiltinOp, axis: usize) -> Word {
+        let workgroup = self.kernel.contract.workgroup;
+        let u32_type = self.b.type_int(32);
+        let index = self.interface.builtins[&(BuiltIn::LocalInvocationIndex as u32)];
+        let mut id = self.b.op(Spv::Load, u32_type, &[index]);
+        let before: u32 = workgroup[..axis].iter().product();
+        if before != 1 {
+            let before = self.b.constant_u32(before);
+            id = self.b.op(Spv::UDiv, u32_type, &[id, before]);
+        }
+        if axis < 2 {
+            let size = self.b.constant_u32(workgroup[axis]);
+            id = self.b.op(Spv::UMod, u32_type, &[id, size]);
+        }
+        if op == BuiltinOp::GlobalId {
+            let group = self.interface.builtins[&(BuiltIn::WorkgroupId as u32)];
+            let vector = self.b.type_vector(u32_type, 3);
+            let group = self.b.op(Spv::Load, vector, &[group]);
+            let group = self.b.extract(u32_type, group, axis as u32);
+            let size = self.b.constant_u32(workgroup[axis]);
+            let first = self.b.op(Spv::IMul, u32_type, &[group, size]);
+            id = self.b.op(Spv::IAdd, u32_type, &[first, id]);
+        }
+        self.b.name(id, &format!("{}_{axis}", op.name()));
+        id
+    }
+
     fn load_builtin(&mut self, op: BuiltinOp, axis: u8) -> Word {
         let workgroup = self.kernel.contract.workgroup;
         let axis_index = usize::from(axis).min(2);
@@ -452,6 +501,9 @@ impl Emitter<'_> {
                 _ => self.b.constant_u32(workgroup[axis_index]),
             };
         };
+        if self.is_flattened() && matches!(op, BuiltinOp::LocalId | BuiltinOp::GlobalId) {
+            return self.flattened_id(op, axis_index);
+        }
         let variable = self.interface.builtins[&(builtin as u32)];
         let u32_type = self.b.type_int(32);
         let id = match op {

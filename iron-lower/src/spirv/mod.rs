@@ -27,6 +27,7 @@
 mod control;
 mod exchange;
 mod formula;
+mod hidden;
 mod integer;
 mod interface;
 mod math;
@@ -166,11 +167,13 @@ impl<'k> Emitter<'k> {
         self.files = kernel.files.iter().map(|f| self.b.source_file(f)).collect();
         let name = kernel.entry_point();
         self.b.name(self.entry, &name);
-        self.b.execution_mode(
-            self.entry,
-            ExecutionMode::LocalSize,
-            &kernel.contract.workgroup,
-        );
+        let size = if self.is_flattened() {
+            [kernel.contract.threads(), 1, 1]
+        } else {
+            kernel.contract.workgroup
+        };
+        self.b
+            .execution_mode(self.entry, ExecutionMode::LocalSize, &size);
         self.float_controls();
         self.declare_interface()?;
         let label = self.b.id();

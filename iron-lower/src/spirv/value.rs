@@ -19,7 +19,14 @@ impl Emitter<'_> {
             Op::Select(c, a, b) => self.select(*c, *a, *b, ty),
             Op::Fma(a, b, c) => {
                 let operands = [self.value(*a)?, self.value(*b)?, self.value(*c)?];
-                self.parts(ty, &operands, |e, ids| e.fma(ty, [ids[0], ids[1], ids[2]]))
+                let hidden = [a, b, c].map(|v| self.needs_hiding(*v, ty));
+                self.parts(ty, &operands, |e, ids| {
+                    let mut ids = [ids[0], ids[1], ids[2]];
+                    for (id, _) in ids.iter_mut().zip(hidden).filter(|(_, hidden)| *hidden) {
+                        *id = e.hide(*id, ty);
+                    }
+                    e.fma(ty, ids)
+                })
             }
             Op::Convert(a) => {
                 let from = self.kernel.ty(*a);
@@ -219,7 +226,17 @@ impl Emitter<'_> {
 
     fn binary(&mut self, op: BinaryOp, a: Value, b: Value, ty: Type) -> Result<Parts, LowerError> {
         let operands = [self.value(a)?, self.value(b)?];
+        let hidden = match op {
+            BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::Div => {
+                [a, b].map(|v| self.needs_hiding(v, ty))
+            }
+            _ => [false; 2],
+        };
         self.parts(ty, &operands, |e, ids| {
+            let mut ids = [ids[0], ids[1]];
+            for (id, _) in ids.iter_mut().zip(hidden).filter(|(_, hidden)| *hidden) {
+                *id = e.hide(*id, ty);
+            }
             e.binary_part(op, ids[0], ids[1], ty)
         })
     }
@@ -401,7 +418,14 @@ impl Emitter<'_> {
         }
         let operands = [mask, self.value(a)?, self.value(b)?];
         let part = self.part_type(ty);
-        self.parts(ty, &operands, |e, ids| Ok(e.b.op(Spv::Select, part, ids)))
+        let hidden = [a, b].map(|v| self.is_hidden_choice(v, ty));
+        self.parts(ty, &operands, |e, ids| {
+            let mut ids = [ids[0], ids[1], ids[2]];
+            for (id, _) in ids[1..].iter_mut().zip(hidden).filter(|(_, h)| *h) {
+                *id = e.hide(*id, ty);
+            }
+            Ok(e.b.op(Spv::Select, part, &ids))
+        })
     }
 
     /// A numeric conversion of one part.

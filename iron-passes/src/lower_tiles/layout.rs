@@ -1,6 +1,6 @@
 //! Who owns which element, and where it lies.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use iron_ir::contract::{Expr, ExprOp};
 use iron_ir::entity::{Array, Param, Tile, Value};
@@ -9,6 +9,9 @@ use iron_ir::op::{BinaryOp, BuiltinOp, CompareOp, TileSpace, TileStmt, Unroll};
 use iron_ir::{Const, Handle, Kernel, Op, Place, Scalar, Type};
 
 use super::barriers::{Memory, Touched};
+use super::fragment::{self, FRAGMENT_ROWS};
+use super::plan::Plan;
+use super::warpgroup::Ring;
 use super::{is_shared, reduce};
 use crate::Legal;
 use crate::rewrite::Builder;
@@ -26,6 +29,9 @@ pub(super) struct Axis {
     pub count: u32,
     /// Consecutive elements; a power of two.
     pub block: u32,
+    /// Instead of blocks: rows after which fragments repeat ([`fragment`]). A thread is then
+    /// known by its first row.
+    pub fragments: Option<u32>,
 }
 
 impl Axis {
@@ -36,6 +42,7 @@ impl Axis {
                 threads,
                 count: 1,
                 block: 1,
+                fragments: None,
             };
         }
         let count = len.div_ceil(threads);
@@ -50,18 +57,42 @@ impl Axis {
             threads,
             count,
             block,
+            fragments: None,
+        }
+    }
+
+    /// The rows of a tile over that many warpgroups.
+    fn of_fragments(len: u32, groups: u32) -> Axis {
+        let threads = FRAGMENT_ROWS / 2 * groups;
+        let stride = FRAGMENT_ROWS * groups;
+        match len {
+            1 => Axis::new(len, threads, 1),
+            _ => Axis {
+                len,
+                threads,
+                count: 2 * len.div_ceil(stride),
+                block: 1,
+                fragments: Some(stride),
+            },
         }
     }
 
     /// Some threads own fewer elements than others.
     pub(super) fn partial(self) -> bool {
-        self.len > 1 && self.count * self.threads != self.len
+        match self.fragments {
+            Some(stride) => !self.len.is_multiple_of(stride),
+            None => self.len > 1 && self.count * self.threads != self.len,
+        }
     }
 
     /// The position in the tile of a thread's element `l`.
     pub(super) fn position(self, b: &mut Builder<'_>, thread: Value, l: Value) -> Value {
         if self.len == 1 {
             return b.u32(0);
+        }
+        if let Some(stride) = self.fragments {
+            let further = fragment::further_rows(b, l, stride);
+            return plus(b, thread, further);
         }
         let base = times(b, thread, self.block);
         if self.block == self.count {
@@ -92,7 +123,13 @@ pub(super) struct Element {
 /// The tiles of a kernel as arrays, and the thread grid.
 pub(super) struct Tiles<'l> {
     pub legal: &'l Legal,
-    /// All threads of the workgroup.
+    /// Warpgroups that multiply, on that route.
+    pub groups: Option<u32>,
+    /// The stages of loaded tiles, on that route.
+    pub rings: BTreeMap<Tile, Ring>,
+    /// Whether a tensor can be accessed 16 bytes at a time, on that route.
+    pub aligned: BTreeMap<Param, Value>,
+    /// All threads of the workgroup that share the work.
     pub threads: u32,
     /// Rows and columns of the thread grid.
     pub grid: (u32, u32),
@@ -106,8 +143,11 @@ pub(super) struct Tiles<'l> {
 }
 
 impl<'l> Tiles<'l> {
-    pub(super) fn new(b: &mut Builder<'_>, legal: &'l Legal) -> Self {
+    pub(super) fn new(b: &mut Builder<'_>, legal: &'l Legal, plan: Option<&Plan>) -> Self {
         let threads = b.kernel.contract.threads();
+        if let Some(plan) = plan {
+            return Tiles::of_fragments(b, legal, plan);
+        }
         let used = 1 << threads.ilog2();
         let columns = (1u32 << (threads.ilog2().div_ceil(2))).min(16).min(used);
         let grid = (used / columns, columns);
@@ -125,6 +165,9 @@ impl<'l> Tiles<'l> {
         let column = b.named(column, "thread_column");
         let mut tiles = Tiles {
             legal,
+            groups: None,
+            rings: BTreeMap::new(),
+            aligned: BTreeMap::new(),
             threads,
             grid,
             thread: (row, column),
@@ -135,6 +178,69 @@ impl<'l> Tiles<'l> {
         };
         tiles.place(b);
         tiles
+    }
+
+    fn of_fragments(b: &mut Builder<'_>, legal: &'l Legal, plan: &Plan) -> Self {
+        let threads = plan.consumers();
+        let index = b.builtin(BuiltinOp::LocalIndex, 0);
+        let row = fragment::first_row(b, index);
+        let row = b.named(row, "thread_row");
+        let column = b.with_int(BinaryOp::And, index, 3);
+        let column = b.named(column, "fragment_lane");
+        let mut tiles = Tiles {
+            legal,
+            groups: Some(plan.groups),
+            rings: BTreeMap::new(),
+            aligned: BTreeMap::new(),
+            threads,
+            grid: (threads / 4, 4),
+            thread: (row, column),
+            in_grid: None,
+            arrays: Vec::new(),
+            pitches: Vec::new(),
+            scratch: HashMap::new(),
+        };
+        for tile in b.kernel.tiles.handles().collect::<Vec<_>>() {
+            let data = b.kernel.tiles[tile].clone();
+            b.span = data.span;
+            let (len, pitch, space) = match data.space {
+                TileSpace::Shared => {
+                    let stages = plan.stages.get(&tile).copied().unwrap_or(1);
+                    (
+                        data.rows * data.columns * stages,
+                        data.columns,
+                        Space::Shared,
+                    )
+                }
+                TileSpace::Register => {
+                    let (rows, columns) = tiles.axes(b.kernel, tile);
+                    (rows.count * columns.count, columns.count, Space::Private)
+                }
+            };
+            let array = b.array(&data.name, data.scalar, len, space);
+            tiles.arrays.push(array);
+            tiles.pitches.push(pitch);
+        }
+        // Signals lie behind the tiles, which must begin at multiples of the pattern.
+        for tile in plan.stages.keys() {
+            if let Some(ring) = Ring::new(b, plan, *tile) {
+                tiles.rings.insert(*tile, ring);
+            }
+        }
+        tiles
+    }
+
+    /// The element offset of a tile's stage at hand in its array.
+    pub(super) fn stage_start(&self, b: &mut Builder<'_>, tile: Tile) -> Value {
+        match self.rings.get(&tile) {
+            Some(ring) => {
+                let data = &b.kernel.tiles[tile];
+                let elements = data.rows * data.columns;
+                let stage = ring.stage(b);
+                times(b, stage, elements)
+            }
+            None => b.u32(0),
+        }
     }
 
     /// Makes an array of every tile.
@@ -187,6 +293,12 @@ impl<'l> Tiles<'l> {
     /// How rows and columns of a tile's elements are spread over the threads.
     pub(super) fn axes(&self, kernel: &Kernel, tile: Tile) -> (Axis, Axis) {
         let data = &kernel.tiles[tile];
+        if let Some(groups) = self.groups {
+            return (
+                Axis::of_fragments(data.rows, groups),
+                Axis::new(data.columns, self.grid.1, 2),
+            );
+        }
         (
             Axis::new(data.rows, self.grid.0, u32::MAX),
             Axis::new(data.columns, self.grid.1, 4),
@@ -294,6 +406,12 @@ impl<'l> Tiles<'l> {
         row: Value,
         column: Value,
     ) -> Value {
+        if self.groups.is_some() {
+            let start = self.stage_start(b, tile);
+            let rows = b.kernel.tiles[tile].rows;
+            let within = fragment::swizzled(b, rows, row, column);
+            return plus(b, start, within);
+        }
         let start = times(b, row, self.pitch(tile));
         plus(b, start, column)
     }
@@ -383,8 +501,12 @@ impl<'l> Tiles<'l> {
     /// What a statement does with shared memory.
     pub(super) fn touched(&self, kernel: &Kernel, stmt: &TileStmt) -> Touched {
         let mut touched = Touched::default();
-        let shared = |t: &Tile| is_shared(kernel, *t).then_some(Memory::Tile(*t));
+        // Signals order copies and products; ordinary accesses need barriers.
+        let by_signals = |t: &Tile| self.rings.get(t).is_some_and(|ring| !ring.ordinary);
+        let shared =
+            |t: &Tile| (is_shared(kernel, *t) && !by_signals(t)).then_some(Memory::Tile(*t));
         match stmt {
+            TileStmt::Load { .. } if self.groups.is_some() => {}
             TileStmt::Fill { tile, .. } | TileStmt::Load { tile, .. } => {
                 touched.writes.extend(shared(tile));
             }

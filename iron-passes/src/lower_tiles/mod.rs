@@ -11,36 +11,78 @@
 //! `matmul` goes through `k` in order, one `fma` a step. Reductions are the adjacent-pair tree
 //! over the row or column ([`reduce`]). Barriers are inserted where a thread may read what
 //! another wrote, or overwrite what another may still read, and nowhere else ([`barriers`]).
+//!
+//! A target with warpgroup products takes another route for kernels whose tiles fit
+//! ([`plan`]): tiles are swizzled and register tiles are fragments ([`fragment`]), one warpgroup
+//! copies while the others multiply ([`warpgroup`]), and whole lines are stored ([`quads`]).
+//! Everything else, maps and reductions of rows among it, is the same code over other axes.
 
 mod barriers;
+mod fragment;
 mod layout;
 mod matmul;
 mod moves;
+mod plan;
+mod quads;
 mod reduce;
+#[cfg(test)]
+mod tests;
+mod warpgroup;
 
 use iron_ir::entity::Tile;
-use iron_ir::op::{Stmt, TileSpace, TileStmt};
-use iron_ir::{Block, Kernel};
+use iron_ir::machine::{MachineOp, WARPGROUP};
+use iron_ir::op::{BuiltinOp, Stmt, TileSpace, TileStmt};
+use iron_ir::{Block, Const, Kernel, Op, Scalar};
 
 use crate::rewrite::Builder;
 use crate::{Legal, PassError};
 use barriers::Pending;
 use layout::Tiles;
+use plan::Plan;
 
 /// See the module doc.
 pub fn lower_tiles(kernel: &mut Kernel, legal: &Legal) -> Result<(), PassError> {
     if kernel.tiles.is_empty() {
         return Ok(());
     }
+    let plan = Plan::of(kernel, legal);
+    for tile in plan.iter().flat_map(|p| &p.held) {
+        kernel.tiles[*tile].space = TileSpace::Register;
+    }
     let body = std::mem::take(&mut kernel.body);
     let mut b = Builder::new(kernel);
-    let mut tiles = Tiles::new(&mut b, legal);
-    let mut pending = Pending::default();
-    let rest = block(&mut b, &mut tiles, &mut pending, body);
-    let mut all = b.out;
-    all.extend(rest.0);
+    let mut tiles = Tiles::new(&mut b, legal, plan.as_ref());
+    match &plan {
+        None => {
+            let rest = block(&mut b, &mut tiles, &mut Pending::default(), body);
+            b.out.extend(rest.0);
+        }
+        Some(plan) => {
+            warpgroup::divide(&mut b, &mut tiles, plan, body, |b, tiles, body| {
+                block(b, tiles, &mut Pending::default(), body)
+            });
+        }
+    }
+    let all = std::mem::take(&mut b.out);
     kernel.body = Block(all);
+    if let Some(plan) = plan {
+        widen(kernel, &plan);
+    }
     Ok(())
+}
+
+/// Adds the producer's threads to the workgroup. What the author asked of its size stays.
+fn widen(kernel: &mut Kernel, plan: &Plan) {
+    let consumers = Const::int(Scalar::U32, i128::from(plan.consumers()));
+    for (_, data) in kernel.values.iter_mut() {
+        match data.op {
+            Op::Builtin(BuiltinOp::GroupThreads, _) | Op::Builtin(BuiltinOp::GroupSize, 0) => {
+                data.op = Op::Const(consumers);
+            }
+            _ => {}
+        }
+    }
+    kernel.contract.workgroup[0] = plan.consumers() + WARPGROUP;
 }
 
 fn block(
@@ -57,6 +99,9 @@ fn block(
             Stmt::Tile(tile) => {
                 let touched = tiles.touched(b.kernel, &tile);
                 if pending.before(&touched) {
+                    if tiles.groups.is_some() {
+                        warpgroup::machine(b, MachineOp::SharedFence, &[], &[], &[]);
+                    }
                     b.workgroup_barrier();
                 }
                 statement(b, tiles, tile);
@@ -98,9 +143,10 @@ fn statement(b: &mut Builder<'_>, tiles: &mut Tiles<'_>, stmt: TileStmt) {
             leading,
             origin,
             transposed,
-        } => {
-            moves::load(b, tiles, tile, source, &leading, origin, transposed);
-        }
+        } => match tiles.groups {
+            Some(_) => warpgroup::acquire(b, tiles, tile),
+            None => moves::load(b, tiles, tile, source, &leading, origin, transposed),
+        },
         TileStmt::Store {
             tile,
             target,
@@ -117,13 +163,11 @@ fn statement(b: &mut Builder<'_>, tiles: &mut Tiles<'_>, stmt: TileStmt) {
             transpose_a,
             transpose_b,
         } => {
-            matmul::matmul(
-                b,
-                tiles,
-                accumulator,
-                (a, transpose_a),
-                (right, transpose_b),
-            );
+            let (a, right) = ((a, transpose_a), (right, transpose_b));
+            match tiles.groups {
+                Some(groups) => warpgroup::product(b, tiles, groups, accumulator, a, right),
+                None => matmul::matmul(b, tiles, accumulator, a, right),
+            }
         }
         TileStmt::Map {
             to,

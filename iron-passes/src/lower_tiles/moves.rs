@@ -1,12 +1,13 @@
 //! Fill, load, store, copy and map.
 
 use iron_ir::Block;
-use iron_ir::entity::{Param, Tile, Value};
+use iron_ir::entity::{Local, Param, Tile, Value};
 use iron_ir::op::{CompareOp, Stmt};
-use iron_ir::{Op, Place, Type};
+use iron_ir::{Op, Place, Scalar, Type};
 
 use super::is_shared;
 use super::layout::{Tiles, all, extent, plus};
+use super::quads;
 use crate::rewrite::Builder;
 
 pub(super) fn fill(b: &mut Builder<'_>, tiles: &Tiles<'_>, tile: Tile, value: Value) {
@@ -43,16 +44,7 @@ pub(super) fn load(
         } else {
             (row, column)
         };
-        let (indices, inside) = source.cell(b, row, column);
-        let zero = b.splat_const(scalar.x(1), iron_ir::Const::zero(scalar));
-        b.push(Stmt::Set(local, zero));
-        let from = b.kernel.tensor(source.param).map_or(scalar, |t| t.scalar);
-        b.if_then(inside, |b| {
-            let loaded = b.load(Place::Tensor(source.param), indices, from.x(1));
-            let loaded = b.convert(loaded, scalar);
-            b.push(Stmt::Set(local, loaded));
-        });
-        b.get(local)
+        source.element(b, local, scalar, row, column)
     };
     if is_shared(b.kernel, tile) {
         tiles.each_shared(b, tile, transposed, |b, row, column| {
@@ -95,14 +87,28 @@ pub(super) fn store(
             });
         });
     } else {
-        tiles.each_owned(b, tile, |b, element| {
-            let (indices, inside) = target.cell(b, element.at.0, element.at.1);
-            tiles.if_owner(b, tile, element, vec![inside], |b| {
-                let value = tiles.read(b, tile, element);
-                let value = b.convert(value, to);
-                b.store(place, indices, value);
+        let by_element = |b: &mut Builder<'_>| {
+            tiles.each_owned(b, tile, |b, element| {
+                let (indices, inside) = target.cell(b, element.at.0, element.at.1);
+                tiles.if_owner(b, tile, element, vec![inside], |b| {
+                    let value = tiles.read(b, tile, element);
+                    let value = b.convert(value, to);
+                    b.store(place, indices, value);
+                });
             });
-        });
+        };
+        match quads::condition(b, tiles, tile, &target) {
+            None => by_element(b),
+            Some(condition) => {
+                let then_block = b.nested(|b| quads::store(b, tiles, tile, &target));
+                let else_block = b.nested(by_element);
+                b.push(Stmt::If {
+                    condition,
+                    then_block,
+                    else_block,
+                });
+            }
+        }
     }
 }
 
@@ -165,13 +171,35 @@ pub(super) fn map(b: &mut Builder<'_>, tiles: &Tiles<'_>, map: Map) {
 }
 
 /// A block of the last two dimensions of a tensor.
-struct Block2<'a> {
-    param: Param,
-    leading: &'a [Value],
-    origin: [Value; 2],
+pub(super) struct Block2<'a> {
+    pub param: Param,
+    pub leading: &'a [Value],
+    pub origin: [Value; 2],
 }
 
 impl Block2<'_> {
+    /// The element at a position in the block as `scalar`, zero where the tensor lacks it;
+    /// through a variable.
+    pub(super) fn element(
+        &self,
+        b: &mut Builder<'_>,
+        local: Local,
+        scalar: Scalar,
+        row: Value,
+        column: Value,
+    ) -> Value {
+        let (indices, inside) = self.cell(b, row, column);
+        let zero = b.splat_const(scalar.x(1), iron_ir::Const::zero(scalar));
+        b.push(Stmt::Set(local, zero));
+        let from = b.kernel.tensor(self.param).map_or(scalar, |t| t.scalar);
+        b.if_then(inside, |b| {
+            let loaded = b.load(Place::Tensor(self.param), indices, from.x(1));
+            let loaded = b.convert(loaded, scalar);
+            b.push(Stmt::Set(local, loaded));
+        });
+        b.get(local)
+    }
+
     /// The indices of the element at a position in the block, and whether the tensor has it.
     fn cell(&self, b: &mut Builder<'_>, row: Value, column: Value) -> (Vec<Value>, Value) {
         let rank = self.leading.len() + 2;

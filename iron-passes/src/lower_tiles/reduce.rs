@@ -6,12 +6,12 @@
 
 use iron_ir::Kernel;
 use iron_ir::entity::{Tile, Value};
-use iron_ir::op::{CompareOp, ReduceOp};
+use iron_ir::op::{BinaryOp, CompareOp, ReduceOp};
 use iron_ir::{Place, Type};
 
 use super::layout::{Axis, Tiles, counted, plus, times};
 use crate::rewrite::Builder;
-use crate::trees::{butterfly, identity, shuffle_width, tree};
+use crate::trees::{absent, butterfly, combine, shuffle_width, shuffle_xor, tree};
 
 /// How a reduction is split into levels.
 struct Plan {
@@ -85,13 +85,22 @@ pub(super) fn reduce(
     } = plan;
     if plan.by_shuffles(tiles) {
         return counted(b, "i", across.count, |b, i| {
-            let partials = (0..blocks)
-                .map(|block| {
-                    let partial = in_thread(b, tiles, &plan, from, op, by_rows, i, block);
-                    butterfly(b, op, partial, width, plan.stride)
-                })
+            let partials: Vec<Value> = (0..blocks)
+                .map(|block| in_thread(b, tiles, &plan, from, op, by_rows, i, block))
                 .collect();
-            let result = tree(b, op, partials);
+            let result = if matches!(op, ReduceOp::Max | ReduceOp::Min) {
+                // No order changes the greatest or the least.
+                let own = tree(b, op, partials);
+                butterfly(b, op, own, width, plan.stride)
+            } else if blocks.is_power_of_two() && by_rows {
+                scattered(b, op, partials, tiles.thread.1, width)
+            } else {
+                let whole = partials
+                    .into_iter()
+                    .map(|partial| butterfly(b, op, partial, width, plan.stride))
+                    .collect();
+                tree(b, op, whole)
+            };
             b.store(target, vec![i], result);
         });
     }
@@ -154,6 +163,63 @@ pub(super) fn reduce(
     });
 }
 
+/// A level of the tree: between threads, or between the values that a thread holds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Level {
+    Threads(u32),
+    Held,
+}
+
+/// The tree over `width` neighbouring threads and then over each thread's `values` (a power of
+/// two of them), in fewer exchanges than one a value and level: of two values, a thread gives
+/// one and keeps the other, so that the threads of a pair go on with different values, whose own
+/// level is then between threads.
+fn scattered(
+    b: &mut Builder<'_>,
+    op: ReduceOp,
+    mut values: Vec<Value>,
+    thread: Value,
+    width: u32,
+) -> Value {
+    let mut levels: Vec<Level> = (0..width.trailing_zeros())
+        .map(|bit| Level::Threads(1 << bit))
+        .chain((0..values.len().trailing_zeros()).map(|_| Level::Held))
+        .collect();
+    for at in 0..levels.len() {
+        let distance = match levels[at] {
+            Level::Threads(distance) => distance,
+            Level::Held => {
+                values = values
+                    .chunks(2)
+                    .map(|pair| combine(b, op, pair[0], pair[pair.len() - 1]))
+                    .collect();
+                continue;
+            }
+        };
+        if values.len() == 1 {
+            let got = shuffle_xor(b, values[0], distance);
+            values[0] = combine(b, op, values[0], got);
+            continue;
+        }
+        let masked = b.with_int(BinaryOp::And, thread, i128::from(distance));
+        let is_upper = b.compare_int(CompareOp::Ne, masked, 0);
+        values = values
+            .chunks(2)
+            .map(|pair| {
+                let (first, second) = (pair[0], pair[pair.len() - 1]);
+                let given = b.select(is_upper, first, second);
+                let kept = b.select(is_upper, second, first);
+                let got = shuffle_xor(b, given, distance);
+                combine(b, op, kept, got)
+            })
+            .collect();
+        if let Some(next) = levels[at + 1..].iter_mut().find(|l| **l == Level::Held) {
+            *next = Level::Threads(distance);
+        }
+    }
+    values[0]
+}
+
 /// The tree over one block of a thread's own elements; absent ones are the identity.
 fn in_thread(
     b: &mut Builder<'_>,
@@ -191,7 +257,7 @@ fn in_thread(
             let own = b.u32(own);
             let at = along.position(b, thread, own);
             let present = b.compare_int(CompareOp::Lt, at, i128::from(along.len));
-            let absent = identity(b, op, ty);
+            let absent = absent(b, op, ty);
             b.select(present, loaded, absent)
         })
         .collect();

@@ -186,7 +186,7 @@ fn range_of(buffer: &dyn DeviceBuffer, offset: u64, bytes: usize) -> Result<*mut
 }
 
 /// Fills the addresses in.
-fn ready(launch: &RecordedLaunch) -> Result<Option<Ready<'_>>, DeviceError> {
+fn ready(launch: &RecordedLaunch) -> Result<Option<Ready>, DeviceError> {
     if launch.checked.is_empty {
         return Ok(None);
     }
@@ -218,7 +218,11 @@ fn ready(launch: &RecordedLaunch) -> Result<Option<Ready<'_>>, DeviceError> {
                 error_word = Some(word);
                 address
             }
-            FieldKind::Stride(..) | FieldKind::Dim(_) | FieldKind::Scalar(_) => continue,
+            FieldKind::Stride(..)
+            | FieldKind::Dim(_)
+            | FieldKind::Scalar(_)
+            | FieldKind::Aligned
+            | FieldKind::TensorMap(..) => continue,
         };
         let at = field.offset as usize;
         block[at..at + 8].copy_from_slice(&address.to_le_bytes());
@@ -229,12 +233,12 @@ fn ready(launch: &RecordedLaunch) -> Result<Option<Ready<'_>>, DeviceError> {
         block,
         grid: launch.checked.grid,
         error_word,
-        kernel: &pipeline.kernel,
+        pipeline: launch.pipeline.clone(),
     }))
 }
 
 impl Shared {
-    fn run(&self, launches: &[Ready<'_>]) {
+    fn run(&self, launches: &[Ready]) {
         let mut queue = self.queue.lock();
         self.player.play(launches);
         for launch in launches {
@@ -246,7 +250,7 @@ impl Shared {
                 // The code is the line plus one, so that 0 means no error.
                 queue
                     .out_of_range
-                    .get_or_insert_with(|| (launch.kernel.full_name(), code - 1));
+                    .get_or_insert_with(|| (launch.pipeline.kernel().full_name(), code - 1));
             }
         }
     }
@@ -357,13 +361,14 @@ impl Device for CpuDevice {
     }
 
     fn record(&self, launches: &[RecordedLaunch]) -> Result<Box<dyn Graph>, DeviceError> {
-        // What cannot be played is refused now.
+        let mut list = Vec::with_capacity(launches.len());
         for launch in launches {
-            ready(launch)?;
+            list.extend(ready(launch)?);
         }
         Ok(Box::new(CpuGraph {
             shared: self.shared.clone(),
-            launches: launches.to_vec(),
+            ready: list,
+            _buffers: launches.to_vec(),
         }))
     }
 
@@ -389,16 +394,14 @@ impl Device for CpuDevice {
 
 struct CpuGraph {
     shared: Arc<Shared>,
-    launches: Vec<RecordedLaunch>,
+    ready: Vec<Ready>,
+    /// Keeps the buffers whose addresses are in `ready`.
+    _buffers: Vec<RecordedLaunch>,
 }
 
 impl Graph for CpuGraph {
     fn replay(&self) -> Result<(), DeviceError> {
-        let mut list = Vec::with_capacity(self.launches.len());
-        for launch in &self.launches {
-            list.extend(ready(launch)?);
-        }
-        self.shared.run(&list);
+        self.shared.run(&self.ready);
         Ok(())
     }
 }

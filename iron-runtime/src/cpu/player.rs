@@ -1,20 +1,21 @@
 //! Plays launches: hands workgroups out to the workers.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use iron_ir::kernel::Kernel;
+use crate::device::Pipeline;
 use iron_lower::cpu::Entry;
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 
 /// A launch with its addresses filled in.
-pub(super) struct Ready<'a> {
+pub(super) struct Ready {
     pub entry: Entry,
     pub scratch_bytes: usize,
     pub block: Vec<u8>,
     pub grid: [u32; 3],
     pub error_word: Option<Box<AtomicU32>>,
-    pub kernel: &'a Kernel,
+    pub pipeline: Arc<dyn Pipeline>,
 }
 
 /// How far a launch is.
@@ -48,7 +49,7 @@ impl Player {
     }
 
     /// Runs launches in order.
-    pub fn play(&self, launches: &[Ready<'_>]) {
+    pub fn play(&self, launches: &[Ready]) {
         let progress: Vec<Progress> = launches.iter().map(|_| Progress::default()).collect();
         let alone = launches.iter().all(|launch| groups(launch) == 1);
         match &self.pool {
@@ -60,7 +61,7 @@ impl Player {
         }
     }
 
-    fn work(&self, launches: &[Ready<'_>], progress: &[Progress]) {
+    fn work(&self, launches: &[Ready], progress: &[Progress]) {
         SCRATCH.with_borrow_mut(|scratch| {
             for (launch, progress) in launches.iter().zip(progress) {
                 let total = groups(launch);
@@ -91,11 +92,11 @@ impl Player {
     }
 }
 
-fn groups(launch: &Ready<'_>) -> u64 {
+fn groups(launch: &Ready) -> u64 {
     launch.grid.iter().map(|&n| u64::from(n)).product()
 }
 
-fn run_group(launch: &Ready<'_>, group: u64, scratch: *mut u8) {
+fn run_group(launch: &Ready, group: u64, scratch: *mut u8) {
     let (x, y) = (u64::from(launch.grid[0]), u64::from(launch.grid[1]));
     let place = [
         (group % x) as u32,

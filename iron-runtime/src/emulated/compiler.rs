@@ -43,12 +43,14 @@ const HEADERS: [(&str, &str); 5] = [
     ("metal_stdlib", include_str!("include/metal_stdlib")),
 ];
 
-/// No contraction, as every vendor's compiler is told; no aliasing by type, because texts load
-/// vectors from scalars, which the vendors' compilers allow.
-const FLAGS: [&str; 14] = [
+/// No contraction, as every vendor's compiler is told; every float operation done, because a
+/// folded `x * 1` would keep a signalling NaN; no aliasing by type, because texts load vectors from
+/// scalars, which the vendors' compilers allow.
+const FLAGS: [&str; 15] = [
     "-std=c++17",
     "-O2",
     "-ffp-contract=off",
+    "-ffp-exception-behavior=strict",
     "-fno-strict-aliasing",
     "-fsigned-char",
     "-fno-exceptions",

@@ -425,7 +425,11 @@ impl Shared {
                     }
                 }
                 FieldKind::ErrorWord => std::ptr::from_ref(error_word) as u64,
-                FieldKind::Stride(..) | FieldKind::Dim(_) | FieldKind::Scalar(_) => continue,
+                FieldKind::Stride(..)
+                | FieldKind::Dim(_)
+                | FieldKind::Scalar(_)
+                | FieldKind::Aligned
+                | FieldKind::TensorMap(..) => continue,
             };
             let at = field.offset as usize;
             if let Some(place) = bytes.get_mut(at..at + 8) {

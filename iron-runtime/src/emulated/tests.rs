@@ -290,6 +290,38 @@ fn workgroups_of_a_cooperative_launch_meet_and_a_wait_without_end_ends() {
     }
 }
 
+/// Every thread reads what the last one wrote to the tensor that it had read before.
+const TELL: &str = "kernel @tell grid(1, 1, 1) workgroup(64, 1, 1) {
+  dim #n
+  param @x: tensor<u32, [#n], read, align 1>
+  param @y: tensor<u32, [#n], read_write, align 1>
+
+  %before: u32 = load @y[0u32]
+  barrier workgroup shared_and_global
+  %last: bool = eq local_index, 63u32
+  if %last {
+    store @y[0u32] = 9u32
+  }
+  barrier workgroup shared_and_global
+  %after: u32 = load @y[0u32]
+  barrier workgroup shared_and_global
+  %sum: u32 = add %before, %after
+  store @y[local_index] = %sum
+}
+";
+
+/// A pointer that is `__restrict__` lets the compiler keep what it read before the barrier.
+#[test]
+fn a_tensor_carries_values_over_a_barrier() {
+    for backend in BACKENDS {
+        let Some(device) = open(backend, None) else {
+            return;
+        };
+        let found = run_changed(device, &kernel(TELL), &|text| text).expect("runs");
+        assert_eq!(found[..64], [16; 64], "{}", backend.name());
+    }
+}
+
 #[test]
 fn a_refused_text_names_its_line_and_spoils_no_other() {
     let rotate = kernel(ROTATE);

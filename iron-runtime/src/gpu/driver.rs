@@ -135,11 +135,30 @@ pub(crate) struct Driver {
             *mut *mut c_void,
         ) -> Status,
     >,
+    /// `cuTensorMapEncodeTiled`, of drivers that know compute capability 9.0.
+    pub encode_tensor_map: Option<EncodeTensorMap>,
     /// `hipGetDeviceProperties` by its newest name.
     properties: Option<unsafe extern "C" fn(*mut c_void, i32) -> Status>,
     // Keeps the functions valid; dropped last.
     _library: Library,
 }
+
+/// `cuTensorMapEncodeTiled`: map, element type, rank, address, extents, strides in bytes, box,
+/// element strides, interleaving, swizzle, promotion, fill.
+pub(crate) type EncodeTensorMap = unsafe extern "C" fn(
+    *mut [u8; 128],
+    i32,
+    u32,
+    u64,
+    *const u64,
+    *const u64,
+    *const u32,
+    *const u32,
+    i32,
+    i32,
+    i32,
+    i32,
+) -> Status;
 
 /// The one pair of functions whose signatures differ.
 enum ErrorText {
@@ -194,6 +213,7 @@ impl Driver {
             text,
             set_function_attribute: symbol(&library, "cuFuncSetAttribute").ok(),
             launch_with: symbol(&library, "cuLaunchKernelEx").ok(),
+            encode_tensor_map: symbol(&library, "cuTensorMapEncodeTiled").ok(),
             properties: symbol(&library, "hipGetDevicePropertiesR0600")
                 .or_else(|_| symbol(&library, "hipGetDeviceProperties"))
                 .ok(),

@@ -12,6 +12,7 @@ pub(crate) mod driver;
 pub(crate) mod errors;
 pub(crate) mod memory;
 pub(crate) mod pipeline;
+mod tensor_map;
 
 use iron_lower::{LowerError, Profile};
 

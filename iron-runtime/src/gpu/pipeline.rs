@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use iron_ir::entity::Handle as _;
 use iron_ir::kernel::Kernel;
-use iron_ir::launch::{Argument, LaunchLimits};
+use iron_ir::launch::{Argument, LaunchLimits, TensorArg};
 use iron_ir::layout::{BlockLayout, FieldKind};
 
-use super::Vendor;
 use super::device::Stream;
 use super::driver::{Handle, LaunchAttribute, LaunchConfig, PROGRAMMATIC_SERIALIZATION};
 use super::memory::GpuBuffer;
+use super::{Vendor, tensor_map};
 use crate::device::{DeviceError, Pipeline, RecordedLaunch};
 
 /// `CU_FUNC_ATTRIBUTE_…`, the same numbers as HIP's.
@@ -123,19 +123,20 @@ impl GpuPipeline {
         let driver = &self.stream.driver;
         let mut block = launch.checked.block.clone();
         self.write_addresses(&mut block, &launch.arguments)?;
+        self.write_tensor_maps(&mut block, &launch.arguments)?;
         if self.error_word.is_some() {
             self.stream.errors.lock().is_pending = true;
         }
         let [gx, gy, gz] = launch.checked.grid;
         let [bx, by, bz] = self.kernel.contract.workgroup;
         let (function, shared) = (self.function, self.dynamic_shared);
+        let mut pointers: Vec<*mut c_void> = self
+            .layout
+            .fields
+            .iter()
+            .map(|field| block[field.offset as usize..].as_mut_ptr().cast())
+            .collect();
         if self.kernel.contract.cooperative {
-            let mut pointers: Vec<*mut c_void> = self
-                .layout
-                .fields
-                .iter()
-                .map(|field| block[field.offset as usize..].as_mut_ptr().cast())
-                .collect();
             // SAFETY: one pointer a parameter of the entry point, each to a value of its type;
             // the driver copies them before it returns.
             return unsafe {
@@ -150,6 +151,31 @@ impl GpuPipeline {
                     shared,
                     on,
                     pointers.as_mut_ptr(),
+                )
+            };
+        }
+        // Drivers refuse or misread a packed list with parameters at multiples of 64 bytes (seen
+        // with 580.159), which tensor maps are.
+        let has_maps = self
+            .layout
+            .fields
+            .iter()
+            .any(|f| matches!(f.kind, FieldKind::TensorMap(..)));
+        if has_maps {
+            // SAFETY: as above.
+            return unsafe {
+                driver.launch(
+                    function,
+                    gx,
+                    gy,
+                    gz,
+                    bx,
+                    by,
+                    bz,
+                    shared,
+                    on,
+                    pointers.as_mut_ptr(),
+                    std::ptr::null_mut(),
                 )
             };
         }
@@ -210,14 +236,15 @@ impl GpuPipeline {
         for field in &self.layout.fields {
             let address = match field.kind {
                 FieldKind::Address(param) => match arguments.get(param.index()) {
-                    Some(Argument::Tensor(view)) => {
-                        let buffer = self.stream.own(&*view.buffer)?;
-                        buffer.address + view.offset * u64::from(view.scalar.bytes())
-                    }
+                    Some(Argument::Tensor(view)) => self.address(view)?,
                     Some(Argument::Scalar(_)) | None => 0,
                 },
                 FieldKind::ErrorWord => self.error_word.unwrap_or(0),
-                FieldKind::Stride(..) | FieldKind::Dim(_) | FieldKind::Scalar(_) => continue,
+                FieldKind::Stride(..)
+                | FieldKind::Dim(_)
+                | FieldKind::Scalar(_)
+                | FieldKind::Aligned
+                | FieldKind::TensorMap(..) => continue,
             };
             let at = field.offset as usize;
             if let Some(place) = block.get_mut(at..at + 8) {
@@ -225,6 +252,52 @@ impl GpuPipeline {
             }
         }
         Ok(())
+    }
+
+    /// Encodes the tensor maps, and says which tensors can be accessed 16 bytes at a time. One
+    /// that has no map counts as one that cannot.
+    fn write_tensor_maps(
+        &self,
+        block: &mut [u8],
+        arguments: &[Argument],
+    ) -> Result<(), DeviceError> {
+        let Some(word) = self.layout.field(FieldKind::Aligned) else {
+            return Ok(());
+        };
+        let mut aligned = 0u32;
+        for (index, argument) in arguments.iter().enumerate() {
+            if let Argument::Tensor(view) = argument {
+                let address = self.address(view)?;
+                aligned |= u32::from(tensor_map::is_aligned(view, address)) << index;
+            }
+        }
+        for field in &self.layout.fields {
+            let FieldKind::TensorMap(param, rows) = field.kind else {
+                continue;
+            };
+            let Some(Argument::Tensor(view)) = arguments.get(param.index()) else {
+                continue;
+            };
+            let map = match aligned >> param.index() & 1 {
+                1 => tensor_map::encode(&self.stream.driver, view, self.address(view)?, rows),
+                _ => None,
+            };
+            let at = field.offset as usize;
+            match (map, block.get_mut(at..at + 128)) {
+                (Some(map), Some(place)) => place.copy_from_slice(&map),
+                _ => aligned &= !(1 << param.index()),
+            }
+        }
+        let at = word.offset as usize;
+        if let Some(place) = block.get_mut(at..at + 4) {
+            place.copy_from_slice(&aligned.to_le_bytes());
+        }
+        Ok(())
+    }
+
+    fn address(&self, view: &TensorArg) -> Result<u64, DeviceError> {
+        let buffer = self.stream.own(&*view.buffer)?;
+        Ok(buffer.address + view.offset * u64::from(view.scalar.bytes()))
     }
 
     /// Whether it belongs to that device.

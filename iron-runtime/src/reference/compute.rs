@@ -390,11 +390,7 @@ impl Machine<'_> {
                             .fold(0, |mask, (lane, &x)| mask | (x & 1) << lane),
                         SubgroupOp::Any => values.iter().fold(0, |any, &x| any | x),
                         SubgroupOp::All => values.iter().fold(1, |all, &x| all & x),
-                        SubgroupOp::Reduce => {
-                            let mut all = values.clone();
-                            all.resize(width, scalar::identity(reduce, scalar));
-                            scalar::tree(reduce, scalar, &all).unwrap_or(0)
-                        }
+                        SubgroupOp::Reduce => scalar::tree(reduce, scalar, &values).unwrap_or(0),
                     });
                 }
                 self.regs[dst + range.start..dst + range.end].copy_from_slice(&out);

@@ -45,6 +45,7 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use iron_ir::Stmt;
 use iron_ir::contract::Feature;
 use iron_ir::kernel::{Access, Kernel, ParamKind};
 use iron_ir::launch::{Argument, DeviceBuffer, LaunchLimits, byte_range};
@@ -243,6 +244,17 @@ impl Device for ReferenceDevice {
     }
 
     fn pipeline(&self, kernel: &Kernel) -> Result<Arc<dyn Pipeline>, DeviceError> {
+        let mut is_lowered = false;
+        kernel.body.walk(&mut |stmt, _| {
+            is_lowered |= matches!(stmt, Stmt::Machine(_) | Stmt::Roles { .. });
+        });
+        if is_lowered {
+            return Err(DeviceError::Unsupported {
+                kernel: kernel.full_name(),
+                backend: "reference",
+                reason: "it has operations of a target's tile lowering; give it as built".into(),
+            });
+        }
         if !self.options.unverified {
             crate::device::admit(kernel, self)?;
         }

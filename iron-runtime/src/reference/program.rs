@@ -522,6 +522,8 @@ impl Flattener<'_> {
             Stmt::Tile(tile) => {
                 self.emit(Inst::Tile(tile.clone()), span);
             }
+            // Refused by `pipeline`, which takes kernels as built.
+            Stmt::Machine(_) | Stmt::Roles { .. } => {}
         }
     }
 

@@ -46,12 +46,7 @@ pub(super) fn convert_lanes(from: Type, to: Type, input: &[u64]) -> Option<Vec<u
     (out.len() == usize::from(to.lanes)).then_some(out)
 }
 
-/// The identity of a reduction.
-pub(super) fn identity(op: ReduceOp, scalar: Scalar) -> u64 {
-    fold::reduce_identity(op, scalar).bits
-}
-
-/// The adjacent-pair tree over `values`; absent elements are the identity.
+/// The adjacent-pair tree over `values`.
 pub(super) fn tree(op: ReduceOp, scalar: Scalar, values: &[u64]) -> Option<u64> {
     let elements: Vec<Const> = values.iter().map(|&x| of(scalar, x)).collect();
     Some(fold::tree_reduce(op, &elements)?.bits)

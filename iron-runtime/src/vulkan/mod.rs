@@ -106,6 +106,7 @@ impl VulkanDevice {
         device.options.fused_multiply_add = probe::fuses_multiply_add(&device)?;
         device.has_linear_subgroups =
             device.has(Feature::Subgroups) && probe::has_linear_subgroups(&device)?;
+        device.options.drops_zero_operands = probe::drops_zero_operands(&device)?;
         device.options.loop_turns = probe::loop_turns(&device)?;
         device.profile.spirv = Some(device.options);
         Ok(Arc::new(device))
@@ -135,8 +136,7 @@ impl VulkanDevice {
             ],
         );
         let mut profile = self.profile.clone();
-        let [_, y, z] = kernel.contract.workgroup;
-        profile.legal.linear_subgroups = self.has_linear_subgroups && y == 1 && z == 1;
+        profile.legal.linear_subgroups = self.has_linear_subgroups;
         let lowered =
             iron_lower::lower(kernel, &profile).map_err(|error| failed_lowering(kernel, error))?;
         let Code::SpirV(words) = &lowered.code else {

@@ -26,6 +26,13 @@ pub(super) fn fuses_multiply_add(device: &VulkanDevice) -> Result<bool, DeviceEr
     Ok(f32::from_bits(found) == -small * small)
 }
 
+/// Whether `0 / x` loses the sign of `x`.
+pub(super) fn drops_zero_operands(device: &VulkanDevice) -> Result<bool, DeviceError> {
+    let inputs = [-1.0, 0.0, 0.0, 1.0].map(f32::to_bits);
+    let found = run(device, zero_kernel(), Scalar::F32, inputs)?;
+    Ok(found != (-0.0f32).to_bits())
+}
+
 /// How many turns the loops of an invocation may take altogether; none without a limit.
 pub(super) fn loop_turns(device: &VulkanDevice) -> Result<Option<u32>, DeviceError> {
     let found = run(device, loop_kernel(), Scalar::U32, [TURNS, 0, 0, 0])?;
@@ -87,6 +94,36 @@ fn fma_kernel() -> Kernel {
         Stmt::Store {
             place,
             indices: vec![index[3]],
+            value,
+        },
+        span,
+    );
+    kernel
+}
+
+/// `x[3] = 0 / x[0]`.
+fn zero_kernel() -> Kernel {
+    let (mut kernel, place, index) = kernel_of("probe_zero", Scalar::F32);
+    let span = Span::default();
+    let load = Op::Load {
+        place,
+        indices: vec![index[0]],
+    };
+    let x = kernel.add_value(load, Type::F32, span);
+    let zero = Const {
+        scalar: Scalar::F32,
+        bits: 0,
+    };
+    let zero = kernel.add_value(Op::Const(zero), Type::F32, span);
+    let value = kernel.add_value(Op::Binary(BinaryOp::Div, zero, x), Type::F32, span);
+    for value in [x, value] {
+        kernel.body.push(Stmt::Let(value), span);
+    }
+    let indices = vec![index[3]];
+    kernel.body.push(
+        Stmt::Store {
+            place,
+            indices,
             value,
         },
         span,

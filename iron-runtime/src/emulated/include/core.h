@@ -2,7 +2,7 @@
 // 16-bit floats, and arithmetic that the vendors define and C++ does not.
 //
 // A workgroup's threads are fibers of one thread of the system; the executor (executor.rs) runs
-// one until it waits, so nothing here is atomic or volatile. No other header is included: the
+// one until it waits, so nothing here is atomic. No other header is included: the
 // mathematics comes from the system's library by its C names.
 #pragma once
 
@@ -100,8 +100,11 @@ inline void count_atomic(unsigned int line) {
 template <class T, class F>
 inline T atomic(T* cell, unsigned int line, F&& change) {
   count_atomic(line);
-  const T old = *cell;
-  *cell = change(old);
+  // Volatile, because the compiler must not carry a cell over a turn of another thread, which it
+  // may where the text calls the pointer `__restrict__`.
+  volatile T* const now = cell;
+  const T old = *now;
+  *now = change(old);
   return old;
 }
 
