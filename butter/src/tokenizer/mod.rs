@@ -94,7 +94,8 @@ impl TokenizerError {
     /// Whether the tokenizer is sound as far as it was read, and of a kind that Butter does not
     /// know (a SentencePiece vocabulary): the model can still run on token ids.
     pub fn is_unsupported_kind(&self) -> bool {
-        matches!(&self.fault, TokenizerFault::Unsupported { key, .. } if key == "tokenizer.ggml.model")
+        matches!(&self.fault, TokenizerFault::Unsupported { key, found, .. }
+            if key == "tokenizer.ggml.model" && found == "`llama`")
     }
 }
 

@@ -22,15 +22,12 @@ pub(super) fn storage(kernel: &mut Kernel, legal: &Legal) {
                     None => return Some(stmt),
                 },
                 Op::Bitcast(source) => {
-                    let from = b.ty(source);
-                    let same = legal.value_scalar(from.scalar) == legal.value_scalar(ty.scalar);
-                    if from.lanes != ty.lanes {
-                        regroup(b, source, ty)
-                    } else if same {
-                        source
-                    } else {
+                    // One that changes nothing but the type's name stays until the names are gone:
+                    // what is computed from it must see a float.
+                    if b.ty(source).lanes == ty.lanes {
                         return Some(stmt);
                     }
+                    regroup(b, source, ty)
                 }
                 Op::Load { place, indices } if ty.scalar == Scalar::Bool => {
                     let byte = b.load(place, indices, ty.with_scalar(Scalar::U8));
