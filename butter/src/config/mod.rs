@@ -1,7 +1,7 @@
 //! What a checkpoint says about its model, from GGUF metadata or `config.json`.
 //!
 //! A [`ModelConfig`] is a list of layers, each of one [`Mixer`] and one
-//! [`FeedForward`]; the families in [`crate::families`] read it from their keys.
+//! [`FeedForward`]; the families in `crate::families` read it from their keys.
 //!
 //! Reading is strict: every key is used, listed as irrelevant to the result, or
 //! a load error. A value that Butter does not compute with (another activation,
@@ -32,7 +32,7 @@ const MOST_EXPERTS: usize = 4096;
 /// Everything that the graph needs to know about a checkpoint.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ModelConfig {
-    /// Name of the family in [`crate::families`].
+    /// Name of the family in `crate::families`.
     pub family: &'static str,
     /// Tokens in the embedding.
     pub vocab_size: usize,

@@ -235,9 +235,18 @@ impl Planner {
     pub fn linear(&mut self, w: &Matrix, x: &Activation, y: &Activation) {
         match w {
             Matrix::Dense(w) => {
-                let lanes = format!("-LANES={}", self.lanes);
+                // Long rows keep more threads busy; measured on an H200.
+                let lanes = match (self.lanes, w.shape().last()) {
+                    (lanes @ 2.., Some(2048..)) => lanes.max(256),
+                    (lanes, _) => lanes,
+                };
                 let operands = [x.into(), w.into(), y.into()];
-                self.launch(Family::Matmul, "matvec", &lanes, operands);
+                self.launch(
+                    Family::Matmul,
+                    "matvec",
+                    &format!("-LANES={lanes}"),
+                    operands,
+                );
             }
             Matrix::Packed {
                 format,
