@@ -235,14 +235,14 @@ impl Plan {
             .shared_bytes_limit
             .checked_sub(RESERVED_BYTES)?
             .checked_sub(once)?;
-        if stage > 0 {
-            let stages = (left / stage).min(u64::from(MOST_STAGES)) as u32;
-            if stages == 0 {
-                return None;
-            }
-            for tile in looped {
-                self.stages.insert(*tile, stages);
-            }
+        // Nothing is loaded in a loop, or as many stages as fit.
+        let stages = left.checked_div(stage).unwrap_or(1);
+        let stages = stages.min(u64::from(MOST_STAGES)) as u32;
+        if stages == 0 {
+            return None;
+        }
+        for tile in looped {
+            self.stages.insert(*tile, stages);
         }
         Some(())
     }

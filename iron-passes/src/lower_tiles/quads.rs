@@ -9,7 +9,7 @@ use iron_ir::kernel::TensorLayout;
 use iron_ir::op::{BinaryOp, CompareOp};
 use iron_ir::{Op, Place, Scalar, Type};
 
-use super::layout::{Tiles, counted, extent, plus, times};
+use super::layout::{Tiles, all, counted, extent, plus, times};
 use super::moves::Block2;
 use crate::addressing::flat;
 use crate::rewrite::Builder;
@@ -41,9 +41,7 @@ pub(super) fn condition(
     let holds = b.compare_int(CompareOp::Ge, left, i128::from(columns));
     let within = b.with_int(BinaryOp::And, first, 7);
     let even = b.compare_int(CompareOp::Eq, within, 0);
-    [starts, holds, even]
-        .into_iter()
-        .fold(Some(aligned), |all, c| all.map(|all| b.and(all, c)))
+    all(b, vec![aligned, starts, holds, even])
 }
 
 /// Stores the tile under [`condition`].
