@@ -440,6 +440,8 @@ fn each_lie_is_named_with_both_values() {
     ];
     assert!(cases.len() >= 60, "{}", cases.len());
     for (case, change, words) in cases {
+        // Names the case where the file is taken for a right one.
+        println!("{case}");
         let mut writer = Writer::llama();
         change(&mut writer);
         let path = folder.write("model.gguf", &writer.file());

@@ -62,7 +62,7 @@ pub fn max_columns<T: Float>(x: &Tensor<T, (rows, cols)>, y: &mut Tensor<f32, (c
 }
 
 /// Elements that one workgroup of the chunked reductions takes.
-const CHUNK: u32 = 16384;
+pub const CHUNK: u32 = 16384;
 
 /// Sum of each chunk of [`CHUNK`] elements: `y[c] = sum(x[c * CHUNK..][..CHUNK])`. Long sums are
 /// this and then [`sum_all`] over the chunks: the order depends on `n` alone.
@@ -144,15 +144,20 @@ const KEPT: u32 = 32;
 #[kernel(grid = [rows], workgroup = 256, instances(T = [f32, f16, bf16]))]
 pub fn softmax<T: Float>(x: &Tensor<T, (rows, cols)>, y: &mut Tensor<T, (rows, cols)>) {
     let row = group_id(0);
+    if cols == 0 {
+        return;
+    }
     let kept_columns = cols.min(256 * KEPT);
-    let mut kept = [0.0f32; KEPT as usize];
-    let mut largest = f32::NEG_INFINITY;
+    // Every load is taken, the ones past the end again: loads behind conditions wait for each other.
+    let mut kept = [f32::NEG_INFINITY; KEPT as usize];
     for j in 0..KEPT {
         let i = j * 256 + local_index();
-        if i < kept_columns {
-            kept[j as usize] = x[[row, i]].to_f32();
-            largest = largest.max_nan(kept[j as usize]);
-        }
+        let value = x[[row, i.min(cols - 1)]].to_f32();
+        kept[j as usize] = select(i < kept_columns, value, f32::NEG_INFINITY);
+    }
+    let mut largest = f32::NEG_INFINITY;
+    for j in 0..KEPT {
+        largest = largest.max_nan(kept[j as usize]);
     }
     for i in (kept_columns + local_index()..cols).step_by(256) {
         largest = largest.max_nan(x[[row, i]].to_f32());
@@ -161,7 +166,7 @@ pub fn softmax<T: Float>(x: &Tensor<T, (rows, cols)>, y: &mut Tensor<T, (rows, c
     let shift = select(largest == f32::NEG_INFINITY, 0.0, largest);
     let mut sum = 0.0f32;
     for j in 0..KEPT {
-        if j * 256 + local_index() < kept_columns {
+        if j * 256 < kept_columns {
             kept[j as usize] = (kept[j as usize] - shift).exp();
             sum += kept[j as usize];
         }

@@ -10,9 +10,6 @@ use iron_ir::testing::{Benches, Bound, Cases, ints, normal, uniform};
 /// Most rotated pairs of a head.
 const MOST_PAIRS: u32 = 256;
 
-/// Vectors of 4 pairs that a thread rotates at once.
-const BATCH: u32 = 3;
-
 /// Sine and cosine of every pair of a row, of `positions[row] * frequencies[j]` radians, times
 /// `magnitude`.
 #[device_fn]
@@ -59,28 +56,13 @@ pub fn rope_half<T: Float>(
         &mut cosines,
     );
     let half = pairs / 4;
-    let count = heads * half;
-    // All of a batch is read before any of it is written: the loads do not wait for stores.
-    let mut first = private::<f32>(4 * BATCH);
-    let mut second = private::<f32>(4 * BATCH);
-    for start in (0..count).step_by(256 * BATCH as usize) {
-        for b in 0..BATCH {
-            let i = start + b * 256 + local_index();
-            if i < count {
-                first.store4(b, x.load4([row, i / half, i % half]).to_f32());
-                second.store4(b, x.load4([row, i / half, half + i % half]).to_f32());
-            }
-        }
-        for b in 0..BATCH {
-            let i = start + b * 256 + local_index();
-            if i < count {
-                let (head, j) = (i / half, i % half);
-                let (sine, cosine) = (sines.load4(j), cosines.load4(j));
-                let (u, v) = (first.load4(b), second.load4(b));
-                x.store4([row, head, j], (u * cosine - v * sine).to::<T>());
-                x.store4([row, head, half + j], (v * cosine + u * sine).to::<T>());
-            }
-        }
+    for i in strided(heads * half) {
+        let (head, j) = (i / half, i % half);
+        let (sine, cosine) = (sines.load4(j), cosines.load4(j));
+        let a = x.load4([row, head, j]).to_f32();
+        let b = x.load4([row, head, half + j]).to_f32();
+        x.store4([row, head, j], (a * cosine - b * sine).to::<T>());
+        x.store4([row, head, half + j], (b * cosine + a * sine).to::<T>());
     }
 }
 

@@ -115,13 +115,13 @@ pub fn memory(
 
 /// Vectors.
 #[kernel(grid = [1], workgroup = 32)]
-pub fn vectors(x: &Tensor<f32, (n,)>, y: &mut Tensor<f32, (n,)>) {
+pub fn vectors(x: &Tensor<f32, (n,)>, q: &Tensor<Int4x8, (n,)>, y: &mut Tensor<f32, (n,)>) {
     let i = local_index();
     let v = x.load4(i) + splat4(1.0) + vec4(1.0, 2.0, 3.0, 4.0) + F32x4::splat(2.0);
     let pair = splat2(x[i]) + vec2(1.0, 2.0);
     let eight = splat8(x[i]) + vec8(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0);
     y[i] = v.dot(v.map(|e| e * 2.0)) + v.sum() + v.max_lane() + v.min_lane();
-    y[i] += pair.sum() + eight.sum();
+    y[i] += pair.sum() + eight.sum() + q[i].to_i32().sum() as f32;
 }
 
 /// Tiles.
