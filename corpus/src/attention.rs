@@ -594,8 +594,8 @@ const PREFILLS: [(u64, u64, u64, u64); 4] =
 /// of rows and of keys, the first tiles out of the window.
 const WIDE_PREFILLS: [((u64, u64, u64, u64), Extras); 3] = [
     ((1, 0, 1, 1), EXTRAS[1]),
-    ((140, 120, 2, 1), EXTRAS[0]),
-    ((140, 310, 1, 1), EXTRAS[2]),
+    ((5, 125, 2, 1), EXTRAS[0]),
+    ((130, 310, 1, 1), EXTRAS[2]),
 ];
 
 #[test_kernel(attention_prefill)]

@@ -123,10 +123,13 @@ impl Text {
         let (qualifier, array) = match dynamic {
             0 => (format!("static IRON_SHARED({index})"), String::new()),
             bytes => (
-                // The text declares it as `extern`.
+                // The text declares it as `extern` in its entry point, whose language linkage it
+                // takes; such a name, too, is one in every namespace.
                 String::new(),
                 format!(
-                    "IRON_SHARED({index}) __align__(16) unsigned char shared_memory[{bytes}];\n"
+                    "extern \"C\" {{\n\
+                     IRON_SHARED({index}) __align__(16) unsigned char shared_memory[{bytes}];\n\
+                     }}\n"
                 ),
             ),
         };
@@ -135,11 +138,13 @@ impl Text {
             "#undef __shared__\n\
              #define __shared__ {qualifier}\n\
              #define {entry} {entry}__{index}\n\
+             #define shared_memory shared_memory__{index}\n\
              namespace text_{index} {{\n\
              {array}\
              #include \"{file}\"\n\
              }}\n\
              #undef {entry}\n\
+             #undef shared_memory\n\
              IRON_ENTRY({index}, iron_emulated::call(text_{index}::{entry}__{index}, block))\n"
         );
     }
