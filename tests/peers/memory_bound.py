@@ -121,7 +121,7 @@ def row(name, inputs, reference, variants, bytes_moved, tolerance=2e-2):
         try:
             if expected is not None:
                 got = call(*copies[0])
-                error = (got.double() - expected).norm() / expected.norm()
+                error = (got.double() - expected.double()).norm() / expected.double().norm()
                 assert error < tolerance, f"relative error {error}"
             times[variant] = round(time_chain(call, copies), 2)
         except Exception as problem:  # A variant that fails is named in the row.
