@@ -17,7 +17,9 @@
 //! weights at every shift.
 
 use iron_ir::prelude::*;
-use iron_ir::testing::{Benches, Bound, Cases, ints, normal, uniform};
+use iron_ir::testing::{Benches, Bound, Cases, Inputs, ints, normal, uniform};
+
+use crate::quant::gather_weights;
 
 /// Outputs of a workgroup.
 const OUTPUTS: u32 = 32;
@@ -164,15 +166,12 @@ pub fn affine_rows<T: Float, const BITS: u32>(
     ids: &Tensor<u32, (rows,)>,
     y: &mut Tensor<T, (rows, cols)>,
 ) {
-    let row = group_id(0);
-    let id = index_in(ids[row], vocabulary);
-    for i in strided(cols) {
-        let (block, k) = (i / 32, i % 32);
+    gather_weights(ids, vocabulary, y, |id, block, k| {
         let (h, f) = (k / 4 / (32 / BITS), k / 4 % (32 / BITS));
         let word = quants[[id, block * BITS + h * 4 + k % 4]];
         let q = (word >> (BITS * f)) & ((1 << BITS) - 1);
-        y[[row, i]] = T::from_f32(fma(d[[id, block]], q as f32, m[[id, block]]));
-    }
+        fma(d[[id, block]], q as f32, m[[id, block]])
+    });
 }
 
 /// Matrices as the module's doc defines them.
@@ -185,6 +184,16 @@ struct Weights<'a> {
 }
 
 impl Weights<'_> {
+    fn of(inputs: &Inputs, bits: u64, inner: u64) -> Weights<'_> {
+        Weights {
+            bits: bits as usize,
+            inner: inner as usize,
+            d: &inputs["d"],
+            m: &inputs["m"],
+            quants: inputs.ints("quants"),
+        }
+    }
+
     fn at(&self, n: usize, k: usize) -> f64 {
         let block = (n * self.inner + k) / 32;
         let (i, l, fields) = (k % 32 / 4, k % 4, 32 / self.bits);
@@ -218,13 +227,7 @@ fn affine_product_matches_f64(t: &mut Cases) {
             .output("y", [rows, cols])
             .bound(Bound::relative(1e-5).absolute(5e-5))
             .expect(move |inputs, out| {
-                let weights = Weights {
-                    bits: bits as usize,
-                    inner: inner as usize,
-                    d: &inputs["d"],
-                    m: &inputs["m"],
-                    quants: inputs.ints("quants"),
-                };
+                let weights = Weights::of(inputs, bits, inner);
                 let product = |x: &[f64], n: usize| -> f64 {
                     x.iter()
                         .enumerate()
@@ -252,13 +255,7 @@ fn affine_rows_match_definition(t: &mut Cases) {
             .output("y", [rows, inner])
             .bound(Bound::relative(1e-6).absolute(1e-8))
             .expect(move |inputs, out| {
-                let weights = Weights {
-                    bits: bits as usize,
-                    inner: inner as usize,
-                    d: &inputs["d"],
-                    m: &inputs["m"],
-                    quants: inputs.ints("quants"),
-                };
+                let weights = Weights::of(inputs, bits, inner);
                 let row = |id: &i64| -> Vec<f64> {
                     let at = |k| weights.at(*id as usize, k);
                     (0..inner as usize).map(at).collect()

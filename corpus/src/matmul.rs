@@ -5,6 +5,15 @@
 use iron_ir::prelude::*;
 use iron_ir::testing::{Benches, Bound, Cases, normal};
 
+/// `y[row, column]` becomes the sum of the workgroup's `part`s.
+#[device_fn]
+pub(crate) fn store_sum<T: Float>(y: &mut Tensor<T, 2>, row: u32, column: u32, part: f32) {
+    let total = workgroup_sum(part);
+    if local_index() == 0 {
+        y[[row, column]] = T::from_f32(total);
+    }
+}
+
 /// Product for few rows: `y[r, n] = sum_k x[r, k] * w[n, k]`. `LANES` threads share an output:
 /// 1 suits a CPU, 32 short rows on a GPU, 256 long ones. Each thread sums eight interleaved
 /// chains in ascending `k`.
@@ -25,10 +34,7 @@ pub fn matvec<T: Float, const LANES: u32>(
         let weights = w.load8([column, i]).to_f32();
         sum = weights.mul_add(x.load8([row, i]).to_f32(), sum);
     }
-    let total = workgroup_sum(sum.sum());
-    if local_index() == 0 {
-        y[[row, column]] = T::from_f32(total);
-    }
+    store_sum(y, row, column, sum.sum());
 }
 
 /// Sizes of the tiles of [`linear`]. `TILE = 64` fits every target; 128 and 256 are for matrix

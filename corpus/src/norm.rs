@@ -7,6 +7,30 @@ use iron_ir::testing::{Benches, Bound, Cases, normal, uniform, values};
 /// are read once.
 const KEPT: u32 = 2;
 
+/// `y[row, :] = x[row, :] * scale * w`, the first [`KEPT`] vectors of a thread from `kept`.
+#[device_fn]
+fn store_scaled<T: Float>(
+    kept: &Private<f32>,
+    x: &Tensor<T, 2>,
+    w: &Tensor<T, 1>,
+    y: &mut Tensor<T, 2>,
+    row: u32,
+    scale: f32,
+) {
+    let vectors = w.dim(0) / 8;
+    for j in 0..KEPT {
+        let i = j * 256 + local_index();
+        if i < vectors {
+            let v = kept.load8(j) * scale * w.load8(i).to_f32();
+            y.store8([row, i], v.to::<T>());
+        }
+    }
+    for i in (KEPT * 256 + local_index()..vectors).step_by(256) {
+        let v = x.load8([row, i]).to_f32() * scale * w.load8(i).to_f32();
+        y.store8([row, i], v.to::<T>());
+    }
+}
+
 /// Root-mean-square norm of each row:
 /// `y[r, :] = x[r, :] * w / sqrt(mean(x[r, :]^2) + eps)`.
 #[kernel(grid = [rows], workgroup = 256, requires(cols % 8 == 0), instances(T = [f32, f16, bf16]))]
@@ -33,17 +57,7 @@ pub fn rms_norm<T: Float>(
         sum += v.dot(v);
     }
     let scale = rsqrt(workgroup_sum(sum) / cols as f32 + eps);
-    for j in 0..KEPT {
-        let i = j * 256 + local_index();
-        if i < vectors {
-            let v = kept.load8(j) * scale * w.load8(i).to_f32();
-            y.store8([row, i], v.to::<T>());
-        }
-    }
-    for i in (KEPT * 256 + local_index()..vectors).step_by(256) {
-        let v = x.load8([row, i]).to_f32() * scale * w.load8(i).to_f32();
-        y.store8([row, i], v.to::<T>());
-    }
+    store_scaled(&kept, x, w, y, row, scale);
 }
 
 /// Residual sum and its root-mean-square norm:
@@ -78,17 +92,7 @@ pub fn add_rms_norm<T: Float>(
         sum += v.dot(v);
     }
     let scale = rsqrt(workgroup_sum(sum) / cols as f32 + eps);
-    for j in 0..KEPT {
-        let i = j * 256 + local_index();
-        if i < vectors {
-            let v = kept.load8(j) * scale * w.load8(i).to_f32();
-            y.store8([row, i], v.to::<T>());
-        }
-    }
-    for i in (KEPT * 256 + local_index()..vectors).step_by(256) {
-        let v = h.load8([row, i]).to_f32() * scale * w.load8(i).to_f32();
-        y.store8([row, i], v.to::<T>());
-    }
+    store_scaled(&kept, h, w, y, row, scale);
 }
 
 /// Layer norm of each row:

@@ -110,6 +110,22 @@ pub fn dequantize_q4_1<T: Float>(
     }
 }
 
+/// Row `ids[group]` of a packed table: `weight(id, block, k)` gives weight `k` of a block of 32.
+/// An id past the table fails the launch's request through the error word.
+#[device_fn]
+pub(crate) fn gather_weights<T: Float, F: Fn(u32, u32, u32) -> f32>(
+    ids: &Tensor<u32, 1>,
+    vocabulary: u32,
+    y: &mut Tensor<T, 2>,
+    weight: F,
+) {
+    let row = group_id(0);
+    let id = index_in(ids[row], vocabulary);
+    for i in strided(y.dim(1)) {
+        y[[row, i]] = T::from_f32(weight(id, i / 32, i % 32));
+    }
+}
+
 /// Rows of a `Q8_0` table in planes: `y[r, :] = table[ids[r], :]`, an embedding. An id past the
 /// table fails the launch's request through the error word.
 #[kernel(
@@ -124,14 +140,11 @@ pub fn gather_rows_q8_0<T: Float>(
     ids: &Tensor<u32, (rows,)>,
     y: &mut Tensor<T, (rows, cols)>,
 ) {
-    let row = group_id(0);
-    let id = index_in(ids[row], vocabulary);
-    for i in strided(cols) {
-        let (block, k) = (i / 32, i % 32);
+    gather_weights(ids, vocabulary, y, |id, block, k| {
         let word = quants[[id, block * 8 + k / 16 * 4 + k % 4]];
         let q = (word >> (8 * (k % 16 / 4))) as u8 as i8;
-        y[[row, i]] = T::from_f32(scales[[id, block]].to_f32() * q as f32);
-    }
+        scales[[id, block]].to_f32() * q as f32
+    });
 }
 
 /// Rows of a `Q4_0` table in planes; as [`gather_rows_q8_0`].
@@ -147,14 +160,11 @@ pub fn gather_rows_q4_0<T: Float>(
     ids: &Tensor<u32, (rows,)>,
     y: &mut Tensor<T, (rows, cols)>,
 ) {
-    let row = group_id(0);
-    let id = index_in(ids[row], vocabulary);
-    for i in strided(cols) {
-        let (block, k) = (i / 32, i % 32);
+    gather_weights(ids, vocabulary, y, |id, block, k| {
         let word = quants[[id, block * 4 + k % 4]];
         let q = ((word >> (k / 4 * 4)) & 15) as i32 - 8;
-        y[[row, i]] = T::from_f32(scales[[id, block]].to_f32() * q as f32);
-    }
+        scales[[id, block]].to_f32() * q as f32
+    });
 }
 
 /// Rows of a `Q4_1` table in planes; as [`gather_rows_q8_0`].
@@ -170,15 +180,12 @@ pub fn gather_rows_q4_1<T: Float>(
     ids: &Tensor<u32, (rows,)>,
     y: &mut Tensor<T, (rows, cols)>,
 ) {
-    let row = group_id(0);
-    let id = index_in(ids[row], vocabulary);
-    for i in strided(cols) {
-        let (block, k) = (i / 32, i % 32);
+    gather_weights(ids, vocabulary, y, |id, block, k| {
         let word = quants[[id, block * 4 + k % 4]];
         let q = (word >> (k / 4 * 4)) & 15;
         let scale = scales[[id, block]];
-        y[[row, i]] = T::from_f32(fma(half_of(scale, 0), q as f32, half_of(scale, 16)));
-    }
+        fma(half_of(scale, 0), q as f32, half_of(scale, 16))
+    });
 }
 
 /// Value of f16 bits, by the format's definition.

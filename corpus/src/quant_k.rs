@@ -20,12 +20,36 @@
 use iron_ir::prelude::*;
 use iron_ir::testing::{Bound, Cases, Inputs, ints, normal, uniform};
 
+use crate::matmul::store_sum;
+use crate::quant::gather_weights;
+
 /// Bits `shift..shift + 4` of each word, and above them the field of `high` that `mask` keeps.
 #[device_fn]
 fn quants(words: U32x4, shift: u32, high: U32x4, high_shift: u32, mask: u32) -> F32x4 {
     let low = (words >> splat4(shift)) & splat4(15);
     let top = ((high >> splat4(high_shift)) & splat4(mask)) << splat4(4);
     (low | top).bitcast::<I32x4>().to::<f32>()
+}
+
+/// `sum` and the products of a block's inputs with its weights `a * q + b` of 4 or 5 bits; `high`
+/// holds the fifth, 0 where there is none.
+#[device_fn]
+fn affine_block<T: Float>(
+    x: &Tensor<T, 2>,
+    row: u32,
+    block: u32,
+    low: U32x4,
+    high: U32x4,
+    scale: (f32, f32),
+    sum: F32x4,
+) -> F32x4 {
+    let mut sum = sum;
+    for s in unroll(0..8) {
+        let q = quants(low, 4 * s, high, s, 1);
+        let w = q.mul_add(splat4(scale.0), splat4(scale.1));
+        sum = x.load4([row, block * 8 + s]).to_f32().mul_add(w, sum);
+    }
+    sum
 }
 
 /// `y[r, n] = sum_k x[r, k] * w[n, k]` with planes of 4 bits. `LANES` threads share an output.
@@ -46,16 +70,9 @@ pub fn matvec_k4<T: Float, const LANES: u32>(
     for block in strided(inner / 32) {
         let words = low.load4([column, block]);
         let (a, b) = (scales[[column, 2 * block]], scales[[column, 2 * block + 1]]);
-        for s in unroll(0..8) {
-            let q = quants(words, 4 * s, splat4(0), 0, 0);
-            let w = q.mul_add(splat4(a), splat4(b));
-            sum = x.load4([row, block * 8 + s]).to_f32().mul_add(w, sum);
-        }
+        sum = affine_block(x, row, block, words, splat4(0), (a, b), sum);
     }
-    let total = workgroup_sum(sum.sum());
-    if local_index() == 0 {
-        y[[row, column]] = T::from_f32(total);
-    }
+    store_sum(y, row, column, sum.sum());
 }
 
 /// As [`matvec_k4`], with planes of 5 bits.
@@ -78,16 +95,9 @@ pub fn matvec_k5<T: Float, const LANES: u32>(
         let words = low.load4([column, block]);
         let tops = high.load4([column, block]).to::<u32>();
         let (a, b) = (scales[[column, 2 * block]], scales[[column, 2 * block + 1]]);
-        for s in unroll(0..8) {
-            let q = quants(words, 4 * s, tops, s, 1);
-            let w = q.mul_add(splat4(a), splat4(b));
-            sum = x.load4([row, block * 8 + s]).to_f32().mul_add(w, sum);
-        }
+        sum = affine_block(x, row, block, words, tops, (a, b), sum);
     }
-    let total = workgroup_sum(sum.sum());
-    if local_index() == 0 {
-        y[[row, column]] = T::from_f32(total);
-    }
+    store_sum(y, row, column, sum.sum());
 }
 
 /// As [`matvec_k4`], with planes of 6 bits.
@@ -119,10 +129,7 @@ pub fn matvec_k6<T: Float, const LANES: u32>(
             }
         }
     }
-    let total = workgroup_sum(sum.sum());
-    if local_index() == 0 {
-        y[[row, column]] = T::from_f32(total);
-    }
+    store_sum(y, row, column, sum.sum());
 }
 
 /// Rows of a table in planes of 4 bits: `y[r, :] = table[ids[r], :]`. An id past the table fails
@@ -139,14 +146,14 @@ pub fn gather_rows_k4<T: Float>(
     ids: &Tensor<u32, (rows,)>,
     y: &mut Tensor<T, (rows, cols)>,
 ) {
-    let row = group_id(0);
-    let id = index_in(ids[row], vocabulary);
-    for i in strided(cols) {
-        let (block, k) = (i / 32, i % 32);
+    gather_weights(ids, vocabulary, y, |id, block, k| {
         let q = (low[[id, block * 4 + k % 4]] >> (k / 4 * 4)) & 15;
-        let (a, b) = (scales[[id, 2 * block]], scales[[id, 2 * block + 1]]);
-        y[[row, i]] = T::from_f32(fma(q as f32, a, b));
-    }
+        fma(
+            q as f32,
+            scales[[id, 2 * block]],
+            scales[[id, 2 * block + 1]],
+        )
+    });
 }
 
 /// As [`gather_rows_k4`], with planes of 5 bits.
@@ -163,16 +170,16 @@ pub fn gather_rows_k5<T: Float>(
     ids: &Tensor<u32, (rows,)>,
     y: &mut Tensor<T, (rows, cols)>,
 ) {
-    let row = group_id(0);
-    let id = index_in(ids[row], vocabulary);
-    for i in strided(cols) {
-        let (block, k) = (i / 32, i % 32);
+    gather_weights(ids, vocabulary, y, |id, block, k| {
         let place = block * 4 + k % 4;
         let top = (high[[id, place]] as u32 >> (k / 4)) & 1;
         let q = ((low[[id, place]] >> (k / 4 * 4)) & 15) | (top << 4);
-        let (a, b) = (scales[[id, 2 * block]], scales[[id, 2 * block + 1]]);
-        y[[row, i]] = T::from_f32(fma(q as f32, a, b));
-    }
+        fma(
+            q as f32,
+            scales[[id, 2 * block]],
+            scales[[id, 2 * block + 1]],
+        )
+    });
 }
 
 /// As [`gather_rows_k4`], with planes of 6 bits.
@@ -189,16 +196,12 @@ pub fn gather_rows_k6<T: Float>(
     ids: &Tensor<u32, (rows,)>,
     y: &mut Tensor<T, (rows, cols)>,
 ) {
-    let row = group_id(0);
-    let id = index_in(ids[row], vocabulary);
-    for i in strided(cols) {
-        let (block, k) = (i / 32, i % 32);
+    gather_weights(ids, vocabulary, y, |id, block, k| {
         let place = block * 4 + k % 4;
         let top = (high[[id, place]] as u32 >> (k / 4 * 2)) & 3;
         let q = ((low[[id, place]] >> (k / 4 * 4)) & 15) | (top << 4);
-        let a = scales[[id, 2 * block + k / 16]];
-        y[[row, i]] = T::from_f32((q as f32 - 32.0) * a);
-    }
+        (q as f32 - 32.0) * scales[[id, 2 * block + k / 16]]
+    });
 }
 
 /// Weight `k` of row `row` by the planes' definition.

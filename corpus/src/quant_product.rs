@@ -4,6 +4,7 @@
 use iron_ir::prelude::*;
 use iron_ir::testing::{Benches, Bound, Cases, ints, normal, uniform};
 
+use crate::matmul::store_sum;
 use crate::quant::{SCALE_BITS, f16_value, half_of};
 
 /// Four consecutive 4-bit weights of a block, as the planes hold them: `shift` is four times the
@@ -22,14 +23,16 @@ fn signed_bytes(words: U32x4, shift: u32) -> F32x4 {
     ((words << splat4(shift)).bitcast::<I32x4>() >> splat4(24)).to::<f32>()
 }
 
-/// The products of a block's 4-bit quants with its inputs, and the inputs, both summed to four.
+/// `sum` and the products of a block's inputs with its weights `d * q + m` of 4 bits.
 #[device_fn]
-fn nibble_products<T: Float>(
+fn nibble_block<T: Float>(
     x: &Tensor<T, 2>,
     row: u32,
     block: u32,
     words: U32x4,
-) -> (F32x4, F32x4) {
+    scale: (f32, f32),
+    sum: F32x4,
+) -> F32x4 {
     let mut products = splat4(0.0f32);
     let mut inputs = splat4(0.0f32);
     for s in unroll(0..8) {
@@ -37,7 +40,7 @@ fn nibble_products<T: Float>(
         inputs += values;
         products = nibbles(words, 4 * s).mul_add(values, products);
     }
-    (products, inputs)
+    splat4(scale.0).mul_add(products, splat4(scale.1).mul_add(inputs, sum))
 }
 
 /// `y[r, n] = sum_k x[r, k] * w[n, k]` with `Q8_0` planes: `scales` are f16, `quants` 8 words a
@@ -67,10 +70,7 @@ pub fn matvec_q8_0<T: Float>(
         }
         sum = splat4(scales[[col, block]].to_f32()).mul_add(products, sum);
     }
-    let total = workgroup_sum(sum.sum());
-    if local_index() == 0 {
-        y[[row, col]] = T::from_f32(total);
-    }
+    store_sum(y, row, col, sum.sum());
 }
 
 /// `y[r, n] = sum_k x[r, k] * w[n, k]` with `Q4_0` planes: `scales` are f16, `quants` 4 words a
@@ -90,14 +90,11 @@ pub fn matvec_q4_0<T: Float>(
     let (col, row) = (group_id(0), group_id(1));
     let mut sum = splat4(0.0f32);
     for block in strided(blocks) {
-        let (products, inputs) = nibble_products(x, row, block, quants.load4([col, block]));
         let d = scales[[col, block]].to_f32();
-        sum = splat4(d).mul_add(products, splat4(d * -8.0).mul_add(inputs, sum));
+        let words = quants.load4([col, block]);
+        sum = nibble_block(x, row, block, words, (d, d * -8.0), sum);
     }
-    let total = workgroup_sum(sum.sum());
-    if local_index() == 0 {
-        y[[row, col]] = T::from_f32(total);
-    }
+    store_sum(y, row, col, sum.sum());
 }
 
 /// `y[r, n] = sum_k x[r, k] * w[n, k]` with `Q4_1` planes: `scales` hold f16 `d` in the low half
@@ -117,17 +114,11 @@ pub fn matvec_q4_1<T: Float>(
     let (col, row) = (group_id(0), group_id(1));
     let mut sum = splat4(0.0f32);
     for block in strided(blocks) {
-        let (products, inputs) = nibble_products(x, row, block, quants.load4([col, block]));
-        let (d, m) = (
-            half_of(scales[[col, block]], 0),
-            half_of(scales[[col, block]], 16),
-        );
-        sum = splat4(d).mul_add(products, splat4(m).mul_add(inputs, sum));
+        let (scale, words) = (scales[[col, block]], quants.load4([col, block]));
+        let scale = (half_of(scale, 0), half_of(scale, 16));
+        sum = nibble_block(x, row, block, words, scale, sum);
     }
-    let total = workgroup_sum(sum.sum());
-    if local_index() == 0 {
-        y[[row, col]] = T::from_f32(total);
-    }
+    store_sum(y, row, col, sum.sum());
 }
 
 /// Rows, outputs, blocks a row.

@@ -11,6 +11,7 @@ use std::fmt;
 
 use iron_ir::contract::Feature;
 use iron_ir::kernel::Kernel;
+use iron_ir::launch::LaunchLimits;
 use iron_ir::layout::BlockLayout;
 use iron_passes::{Legal, TileRoute};
 
@@ -98,6 +99,18 @@ pub struct Limits {
     pub max_buffer_bytes: u64,
     /// Bytes of the parameter block.
     pub parameter_bytes: u32,
+}
+
+impl Limits {
+    /// What a launch is checked against.
+    pub fn of_launch(&self) -> LaunchLimits {
+        LaunchLimits {
+            max_grid: self.max_grid,
+            max_workgroup: self.max_workgroup,
+            max_threads: self.max_threads,
+            max_buffer_bytes: self.max_buffer_bytes,
+        }
+    }
 }
 
 /// A target with its version or architecture: what a lowering knows of where the code will run.

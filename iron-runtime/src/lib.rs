@@ -23,6 +23,7 @@ pub(crate) mod gpu;
 pub mod hip;
 pub mod host;
 pub mod identity;
+mod in_order;
 mod launch;
 mod memory;
 pub mod metal;

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::cell::UnsafeCell;
 
 use iron_ir::launch::DeviceBuffer;
+use parking_lot::Mutex;
 
 use crate::device::DeviceError;
 
@@ -71,8 +72,38 @@ pub(crate) fn own<'b>(
         })
 }
 
+/// Copies into a buffer of that backend, while nobody holds its lock.
+pub(crate) fn upload<T>(
+    backend: &'static str,
+    lock: &Mutex<T>,
+    to: &dyn DeviceBuffer,
+    offset: u64,
+    bytes: &[u8],
+) -> Result<(), DeviceError> {
+    let _turn = lock.lock();
+    let target = range_of(backend, to, offset, bytes.len())?;
+    // SAFETY: in range; the lock keeps others away.
+    unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    Ok(())
+}
+
+/// Copies out of a buffer of that backend, while nobody holds its lock.
+pub(crate) fn download<T>(
+    backend: &'static str,
+    lock: &Mutex<T>,
+    from: &dyn DeviceBuffer,
+    offset: u64,
+    bytes: &mut [u8],
+) -> Result<(), DeviceError> {
+    let _turn = lock.lock();
+    let source = range_of(backend, from, offset, bytes.len())?;
+    // SAFETY: in range; the lock keeps others away.
+    unsafe { source.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
+    Ok(())
+}
+
 /// The address of a range that lies in the buffer.
-pub(crate) fn range_of(
+fn range_of(
     backend: &'static str,
     buffer: &dyn DeviceBuffer,
     offset: u64,

@@ -140,13 +140,7 @@ impl CpuDevice {
     }
 
     fn limits_of(&self) -> LaunchLimits {
-        let limits = &self.profile.limits;
-        LaunchLimits {
-            max_grid: limits.max_grid,
-            max_workgroup: limits.max_workgroup,
-            max_threads: limits.max_threads,
-            max_buffer_bytes: limits.max_buffer_bytes,
-        }
+        self.profile.limits.of_launch()
     }
 }
 

@@ -25,7 +25,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use iron_ir::contract::Feature;
 use iron_ir::kernel::Kernel;
@@ -36,6 +36,7 @@ use parking_lot::Mutex;
 
 use crate::device::{Backend, Device, DeviceError, Graph, Pipeline, RecordedLaunch};
 use crate::identity::artifact_hash;
+use crate::in_order::{ErrorWord, InOrder, Recording};
 use crate::memory::{self, ProcessMemory};
 use compiler::Compiler;
 use executor::Launch;
@@ -63,7 +64,7 @@ struct Shared {
     subgroup_size: u32,
     /// Kernel and line of the first failed index check since the last synchronisation. Held
     /// while memory is accessed, so that launches and copies take turns.
-    error_word: Mutex<Option<(String, u32)>>,
+    error_word: ErrorWord,
 }
 
 struct EmulatedPipeline {
@@ -252,13 +253,7 @@ impl Device for EmulatedDevice {
     }
 
     fn limits(&self) -> LaunchLimits {
-        let limits = &self.profile.limits;
-        LaunchLimits {
-            max_grid: limits.max_grid,
-            max_workgroup: limits.max_workgroup,
-            max_threads: limits.max_threads,
-            max_buffer_bytes: limits.max_buffer_bytes,
-        }
+        self.profile.limits.of_launch()
     }
 
     fn max_shared_bytes(&self) -> u64 {
@@ -278,11 +273,13 @@ impl Device for EmulatedDevice {
     }
 
     fn upload(&self, to: &dyn DeviceBuffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
-        let _turn = self.shared.error_word.lock();
-        let target = memory::range_of(self.backend.name(), to, offset, bytes.len())?;
-        // SAFETY: in range; the lock keeps others away.
-        unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-        Ok(())
+        memory::upload(
+            self.backend.name(),
+            &self.shared.error_word,
+            to,
+            offset,
+            bytes,
+        )
     }
 
     fn download(
@@ -291,11 +288,13 @@ impl Device for EmulatedDevice {
         offset: u64,
         bytes: &mut [u8],
     ) -> Result<(), DeviceError> {
-        let _turn = self.shared.error_word.lock();
-        let source = memory::range_of(self.backend.name(), from, offset, bytes.len())?;
-        // SAFETY: in range; the lock keeps others away.
-        unsafe { source.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
-        Ok(())
+        memory::download(
+            self.backend.name(),
+            &self.shared.error_word,
+            from,
+            offset,
+            bytes,
+        )
     }
 
     fn prepare(&self, kernels: &[&Kernel]) {
@@ -314,7 +313,7 @@ impl Device for EmulatedDevice {
     }
 
     fn submit(&self, launches: &[RecordedLaunch]) -> Result<(), DeviceError> {
-        launches.iter().try_for_each(|l| self.shared.run(l, None))
+        self.shared.run_all(launches)
     }
 
     fn submit_groups(&self, launch: &RecordedLaunch, groups: &[u64]) -> Result<(), DeviceError> {
@@ -322,43 +321,23 @@ impl Device for EmulatedDevice {
     }
 
     fn record(&self, launches: &[RecordedLaunch]) -> Result<Box<dyn Graph>, DeviceError> {
-        Ok(Box::new(EmulatedGraph {
-            shared: self.shared.clone(),
-            launches: launches.to_vec(),
-        }))
+        Ok(Recording::of(&self.shared, launches))
     }
 
     fn synchronize(&self) -> Result<(), DeviceError> {
-        match self.shared.error_word.lock().take() {
-            Some((kernel, line)) => Err(DeviceError::IndexOutOfRange { kernel, line }),
-            None => Ok(()),
-        }
+        self.shared.take_error()
     }
 
     fn time(&self, launches: &[RecordedLaunch]) -> Result<Vec<Duration>, DeviceError> {
-        let timed = |launch: &RecordedLaunch| {
-            let start = Instant::now();
-            self.shared.run(launch, None)?;
-            Ok(start.elapsed())
-        };
-        launches.iter().map(timed).collect()
+        self.shared.time_all(launches)
     }
 }
 
-struct EmulatedGraph {
-    shared: Arc<Shared>,
-    launches: Vec<RecordedLaunch>,
-}
-
-impl Graph for EmulatedGraph {
-    fn replay(&self) -> Result<(), DeviceError> {
-        self.launches
-            .iter()
-            .try_for_each(|l| self.shared.run(l, None))
+impl InOrder for Shared {
+    fn error_word(&self) -> &ErrorWord {
+        &self.error_word
     }
-}
 
-impl Shared {
     fn run(&self, recorded: &RecordedLaunch, groups: Option<&[u64]>) -> Result<(), DeviceError> {
         if recorded.checked.is_empty {
             return Ok(());
@@ -402,7 +381,9 @@ impl Shared {
         }
         Ok(())
     }
+}
 
+impl Shared {
     /// The parameter block with its addresses, in whole words.
     fn block(
         &self,

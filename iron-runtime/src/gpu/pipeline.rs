@@ -161,24 +161,6 @@ impl GpuPipeline {
             .fields
             .iter()
             .any(|f| matches!(f.kind, FieldKind::TensorMap(..)));
-        if has_maps {
-            // SAFETY: as above.
-            return unsafe {
-                driver.launch(
-                    function,
-                    gx,
-                    gy,
-                    gz,
-                    bx,
-                    by,
-                    bz,
-                    shared,
-                    on,
-                    pointers.as_mut_ptr(),
-                    std::ptr::null_mut(),
-                )
-            };
-        }
         let mut bytes = self.layout.packed_bytes() as usize;
         let end = match driver.vendor {
             Vendor::Cuda => 0,
@@ -192,7 +174,8 @@ impl GpuPipeline {
             std::ptr::from_mut(&mut bytes).cast(),
             std::ptr::without_provenance_mut(end),
         ];
-        if let (true, Some(launch_with)) = (self.kernel.contract.dependent, driver.launch_with) {
+        let is_dependent = self.kernel.contract.dependent && !has_maps;
+        if let (true, Some(launch_with)) = (is_dependent, driver.launch_with) {
             let mut value = [0u32; 16];
             value[0] = 1;
             let attribute = LaunchAttribute {
@@ -213,23 +196,15 @@ impl GpuPipeline {
                 unsafe { launch_with(&config, function, std::ptr::null_mut(), extra.as_mut_ptr()) };
             return driver.check("cuLaunchKernelEx", status);
         }
-        // SAFETY: the packed block is laid out as the entry point's parameter list, and the
-        // driver copies it before it returns.
-        unsafe {
-            driver.launch(
-                function,
-                gx,
-                gy,
-                gz,
-                bx,
-                by,
-                bz,
-                shared,
-                on,
-                std::ptr::null_mut(),
-                extra.as_mut_ptr(),
-            )
-        }
+        let (listed, packed) = if has_maps {
+            (pointers.as_mut_ptr(), std::ptr::null_mut())
+        } else {
+            (std::ptr::null_mut(), extra.as_mut_ptr())
+        };
+        // SAFETY: either one pointer a parameter of the entry point, each to a value of its type,
+        // or the packed block, laid out as its parameter list; the driver copies them before it
+        // returns.
+        unsafe { driver.launch(function, gx, gy, gz, bx, by, bz, shared, on, listed, packed) }
     }
 
     fn write_addresses(&self, block: &mut [u8], arguments: &[Argument]) -> Result<(), DeviceError> {

@@ -3,7 +3,7 @@
 
 use std::any::Any;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use iron_ir::contract::Feature;
 use iron_ir::host::{HostArgument, HostBody, HostLaunch, HostTensor, run};
@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 
 use crate::device::{Backend, Device, DeviceError, Graph, Pipeline, RecordedLaunch, admit};
 use crate::identity::artifact_hash;
+use crate::in_order::{ErrorWord, InOrder, Recording};
 use crate::memory::{self, ProcessMemory};
 
 /// The host device.
@@ -25,7 +26,7 @@ struct Shared {
     subgroup_size: u32,
     /// Kernel and line of the first failed index check since the last synchronisation. Held
     /// while memory is accessed, so that launches and copies take turns.
-    error_word: Mutex<Option<(String, u32)>>,
+    error_word: ErrorWord,
 }
 
 const LIMITS: LaunchLimits = LaunchLimits {
@@ -116,11 +117,7 @@ impl Device for HostDevice {
     }
 
     fn upload(&self, to: &dyn DeviceBuffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
-        let _turn = self.shared.error_word.lock();
-        let target = memory::range_of("host", to, offset, bytes.len())?;
-        // SAFETY: in range; the lock keeps others away.
-        unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-        Ok(())
+        memory::upload("host", &self.shared.error_word, to, offset, bytes)
     }
 
     fn download(
@@ -129,11 +126,7 @@ impl Device for HostDevice {
         offset: u64,
         bytes: &mut [u8],
     ) -> Result<(), DeviceError> {
-        let _turn = self.shared.error_word.lock();
-        let source = memory::range_of("host", from, offset, bytes.len())?;
-        // SAFETY: in range; the lock keeps others away.
-        unsafe { source.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
-        Ok(())
+        memory::download("host", &self.shared.error_word, from, offset, bytes)
     }
 
     fn pipeline(&self, kernel: &Kernel) -> Result<Arc<dyn Pipeline>, DeviceError> {
@@ -146,7 +139,7 @@ impl Device for HostDevice {
     }
 
     fn submit(&self, launches: &[RecordedLaunch]) -> Result<(), DeviceError> {
-        launches.iter().try_for_each(|l| self.shared.run(l, None))
+        self.shared.run_all(launches)
     }
 
     fn submit_groups(&self, launch: &RecordedLaunch, groups: &[u64]) -> Result<(), DeviceError> {
@@ -154,39 +147,15 @@ impl Device for HostDevice {
     }
 
     fn record(&self, launches: &[RecordedLaunch]) -> Result<Box<dyn Graph>, DeviceError> {
-        Ok(Box::new(HostGraph {
-            shared: self.shared.clone(),
-            launches: launches.to_vec(),
-        }))
+        Ok(Recording::of(&self.shared, launches))
     }
 
     fn synchronize(&self) -> Result<(), DeviceError> {
-        match self.shared.error_word.lock().take() {
-            Some((kernel, line)) => Err(DeviceError::IndexOutOfRange { kernel, line }),
-            None => Ok(()),
-        }
+        self.shared.take_error()
     }
 
     fn time(&self, launches: &[RecordedLaunch]) -> Result<Vec<Duration>, DeviceError> {
-        let timed = |launch: &RecordedLaunch| {
-            let start = Instant::now();
-            self.shared.run(launch, None)?;
-            Ok(start.elapsed())
-        };
-        launches.iter().map(timed).collect()
-    }
-}
-
-struct HostGraph {
-    shared: Arc<Shared>,
-    launches: Vec<RecordedLaunch>,
-}
-
-impl Graph for HostGraph {
-    fn replay(&self) -> Result<(), DeviceError> {
-        self.launches
-            .iter()
-            .try_for_each(|l| self.shared.run(l, None))
+        self.shared.time_all(launches)
     }
 }
 
@@ -230,7 +199,11 @@ fn body_of(kernel: &Kernel) -> Result<HostBody, DeviceError> {
     }
 }
 
-impl Shared {
+impl InOrder for Shared {
+    fn error_word(&self) -> &ErrorWord {
+        &self.error_word
+    }
+
     fn run(&self, recorded: &RecordedLaunch, groups: Option<&[u64]>) -> Result<(), DeviceError> {
         if recorded.checked.is_empty {
             return Ok(());

@@ -43,7 +43,7 @@ mod tiles;
 
 use std::any::Any;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use iron_ir::Stmt;
 use iron_ir::contract::Feature;
@@ -53,6 +53,7 @@ use parking_lot::Mutex;
 
 use crate::device::{Backend, Device, DeviceError, Graph, Pipeline, RecordedLaunch};
 use crate::identity::artifact_hash;
+use crate::in_order::{ErrorWord, InOrder, Recording};
 use machine::{Launch, Machine, Stop};
 use memory::{BufferMemory, ReferenceBuffer, Shadows, TensorMemory, own};
 use program::Program;
@@ -97,7 +98,7 @@ pub struct ReferenceDevice {
 struct Shared {
     options: ReferenceOptions,
     /// Kernel and line of the first failed index check since the last synchronisation.
-    error_word: Mutex<Option<(String, u32)>>,
+    error_word: ErrorWord,
     /// Faults since they were last taken, the first [`MOST_REPORTS`].
     reports: Mutex<Vec<Report>>,
 }
@@ -266,51 +267,23 @@ impl Device for ReferenceDevice {
     }
 
     fn submit(&self, launches: &[RecordedLaunch]) -> Result<(), DeviceError> {
-        launches
-            .iter()
-            .try_for_each(|launch| self.shared.run(launch))
+        self.shared.run_all(launches)
     }
 
     fn submit_groups(&self, launch: &RecordedLaunch, groups: &[u64]) -> Result<(), DeviceError> {
-        self.shared.run_some(launch, Some(groups))
+        self.shared.run(launch, Some(groups))
     }
 
     fn record(&self, launches: &[RecordedLaunch]) -> Result<Box<dyn Graph>, DeviceError> {
-        Ok(Box::new(ReferenceGraph {
-            shared: self.shared.clone(),
-            launches: launches.to_vec(),
-        }))
+        Ok(Recording::of(&self.shared, launches))
     }
 
     fn synchronize(&self) -> Result<(), DeviceError> {
-        match self.shared.error_word.lock().take() {
-            Some((kernel, line)) => Err(DeviceError::IndexOutOfRange { kernel, line }),
-            None => Ok(()),
-        }
+        self.shared.take_error()
     }
 
     fn time(&self, launches: &[RecordedLaunch]) -> Result<Vec<Duration>, DeviceError> {
-        launches
-            .iter()
-            .map(|launch| {
-                let start = Instant::now();
-                self.shared.run(launch)?;
-                Ok(start.elapsed())
-            })
-            .collect()
-    }
-}
-
-struct ReferenceGraph {
-    shared: Arc<Shared>,
-    launches: Vec<RecordedLaunch>,
-}
-
-impl Graph for ReferenceGraph {
-    fn replay(&self) -> Result<(), DeviceError> {
-        self.launches
-            .iter()
-            .try_for_each(|launch| self.shared.run(launch))
+        self.shared.time_all(launches)
     }
 }
 
@@ -339,17 +312,13 @@ fn range_of(
     Ok((own, offset as usize))
 }
 
-impl Shared {
-    fn run(&self, recorded: &RecordedLaunch) -> Result<(), DeviceError> {
-        self.run_some(recorded, None)
+impl InOrder for Shared {
+    fn error_word(&self) -> &ErrorWord {
+        &self.error_word
     }
 
     /// Runs the listed workgroups, or those that the options choose.
-    fn run_some(
-        &self,
-        recorded: &RecordedLaunch,
-        groups: Option<&[u64]>,
-    ) -> Result<(), DeviceError> {
+    fn run(&self, recorded: &RecordedLaunch, groups: Option<&[u64]>) -> Result<(), DeviceError> {
         if recorded.checked.is_empty {
             return Ok(());
         }
@@ -380,7 +349,9 @@ impl Shared {
             }
         })
     }
+}
 
+impl Shared {
     fn note(&self, report: Report) {
         let mut reports = self.reports.lock();
         if reports.len() < MOST_REPORTS {

@@ -282,13 +282,7 @@ impl Device for VulkanDevice {
     }
 
     fn limits(&self) -> LaunchLimits {
-        let limits = &self.profile.limits;
-        LaunchLimits {
-            max_grid: limits.max_grid,
-            max_workgroup: limits.max_workgroup,
-            max_threads: limits.max_threads,
-            max_buffer_bytes: limits.max_buffer_bytes,
-        }
+        self.profile.limits.of_launch()
     }
 
     fn max_shared_bytes(&self) -> u64 {

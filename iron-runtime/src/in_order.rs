@@ -1,0 +1,68 @@
+//! What backends share that run one launch at a time, in the calling thread: lists, clocks and
+//! recordings.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::device::{DeviceError, Graph, RecordedLaunch};
+
+/// Kernel and line of the first failed index check since the last synchronisation.
+pub(crate) type ErrorWord = Mutex<Option<(String, u32)>>;
+
+/// Runs launches one after the other.
+pub(crate) trait InOrder: Send + Sync + 'static {
+    /// Runs a launch, or the workgroups of it with these linear indices.
+    fn run(&self, launch: &RecordedLaunch, groups: Option<&[u64]>) -> Result<(), DeviceError>;
+
+    /// Where failed index checks are kept.
+    fn error_word(&self) -> &ErrorWord;
+
+    /// Runs every launch.
+    fn run_all(&self, launches: &[RecordedLaunch]) -> Result<(), DeviceError> {
+        launches
+            .iter()
+            .try_for_each(|launch| self.run(launch, None))
+    }
+
+    /// Runs every launch and gives the time of each.
+    fn time_all(&self, launches: &[RecordedLaunch]) -> Result<Vec<Duration>, DeviceError> {
+        let timed = |launch| {
+            let start = Instant::now();
+            self.run(launch, None)?;
+            Ok(start.elapsed())
+        };
+        launches.iter().map(timed).collect()
+    }
+
+    /// Takes the error word.
+    fn take_error(&self) -> Result<(), DeviceError> {
+        match self.error_word().lock().take() {
+            Some((kernel, line)) => Err(DeviceError::IndexOutOfRange { kernel, line }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A recorded list.
+pub(crate) struct Recording<Q> {
+    queue: Arc<Q>,
+    launches: Vec<RecordedLaunch>,
+}
+
+impl<Q: InOrder> Recording<Q> {
+    /// Records launches for replay.
+    pub fn of(queue: &Arc<Q>, launches: &[RecordedLaunch]) -> Box<dyn Graph> {
+        Box::new(Recording {
+            queue: queue.clone(),
+            launches: launches.to_vec(),
+        })
+    }
+}
+
+impl<Q: InOrder> Graph for Recording<Q> {
+    fn replay(&self) -> Result<(), DeviceError> {
+        self.queue.run_all(&self.launches)
+    }
+}
