@@ -135,6 +135,10 @@ fn chunked(model: &mut DeviceModel, prompt: &[u32], chunks: &[usize]) -> Vec<f32
     last
 }
 
+fn equal_bits(a: &[f32], b: &[f32]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
+}
+
 /// `64+50+16`, `100+1x30`: lengths of chunks, `nxm` being `m` chunks of `n`.
 fn chunks_of(text: &str) -> Vec<usize> {
     let one = |part: &str| {
@@ -260,10 +264,7 @@ fn company_changes_no_bit(family: &str) {
                 .collect();
             let results = model.step(&batch).expect("a step");
             for (result, &m) in results.iter().zip(&members) {
-                let same = logits(result)
-                    .iter()
-                    .zip(&alone[m][i])
-                    .all(|(a, b)| a.to_bits() == b.to_bits());
+                let same = equal_bits(logits(result), &alone[m][i]);
                 assert!(
                     same,
                     "{family} on {backend:?}: depth {}, step {i}",
@@ -297,11 +298,7 @@ fn an_abandoned_step_leaves_no_trace(family: &str) {
                 last = logits(&results.expect("a step")[0]).to_vec();
                 at += chunk;
             }
-            let same = last
-                .iter()
-                .zip(&expected)
-                .all(|(a, b)| a.to_bits() == b.to_bits());
-            assert!(same, "{family} on {backend:?}");
+            assert!(equal_bits(&last, &expected), "{family} on {backend:?}");
             // Back to what the layers can still give, and forward again.
             let kept = model.truncate_sequence(sequence, 72).expect("open");
             assert!(kept == 72 || kept == 0, "{kept}");
@@ -316,10 +313,7 @@ fn an_abandoned_step_leaves_no_trace(family: &str) {
                 last = logits(&results.expect("a step")[0]).to_vec();
                 at += chunk;
             }
-            let same = last
-                .iter()
-                .zip(&expected)
-                .all(|(a, b)| a.to_bits() == b.to_bits());
+            let same = equal_bits(&last, &expected);
             assert!(same, "{family} on {backend:?}, back to {kept}");
             model.close_sequence(sequence);
         }

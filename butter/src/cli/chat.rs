@@ -5,7 +5,7 @@ use std::io::{BufRead, IsTerminal, Write};
 use clap::Args;
 use serde_json::{Map, Value as Json};
 
-use super::{CommandError, ModelArguments, check_answer, open_model, stream_to};
+use super::{CommandError, ModelArguments, check_answer, stream_to};
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::generate::{Generator, Request};
 use crate::tokenizer::TokenizerError;
@@ -24,7 +24,7 @@ pub(super) struct ChatArguments {
 
 pub(super) fn run(arguments: &ChatArguments) -> Result<(), CommandError> {
     let sampler = arguments.model.sampler()?;
-    let checkpoint = Checkpoint::open(&arguments.model.model)?;
+    let checkpoint = Checkpoint::open(&arguments.model.run.model)?;
     let template = checkpoint.compile_chat_template()?;
     let Some(tokenizer) = &checkpoint.tokenizer else {
         let problem = "the checkpoint has no tokenizer".to_owned();
@@ -34,7 +34,7 @@ pub(super) fn run(arguments: &ChatArguments) -> Result<(), CommandError> {
         }
         .into());
     };
-    let mut model = open_model(&checkpoint, arguments.model.backend, arguments.model.dtype)?;
+    let mut model = arguments.model.run.open(&checkpoint)?;
     let mut generator = Generator::new(model.as_mut()).reserving(TALK_POSITIONS);
 
     let mut messages: Vec<Map<String, Json>> = Vec::new();

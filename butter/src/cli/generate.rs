@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{CommandError, ModelArguments, check_answer, open_model, read_file, stream_to};
+use super::{CommandError, ModelArguments, check_answer, read_file, stream_to};
 use crate::chat::parse_messages;
 use crate::checkpoint::Checkpoint;
 use crate::generate::{Generator, Request};
@@ -42,7 +42,7 @@ struct PromptArguments {
 
 pub(super) fn run(arguments: &GenerateArguments) -> Result<(), CommandError> {
     let sampler = arguments.model.sampler()?;
-    let checkpoint = Checkpoint::open(&arguments.model.model)?;
+    let checkpoint = Checkpoint::open(&arguments.model.run.model)?;
     let request = Request {
         prompt_ids: arguments.prompt.ids(&checkpoint)?,
         max_tokens: arguments.model.max_tokens,
@@ -56,7 +56,7 @@ pub(super) fn run(arguments: &GenerateArguments) -> Result<(), CommandError> {
             problem: "the checkpoint has no tokenizer, so that answers have no text".to_owned(),
         });
     }
-    let mut model = open_model(&checkpoint, arguments.model.backend, arguments.model.dtype)?;
+    let mut model = arguments.model.run.open(&checkpoint)?;
 
     let mut out = std::io::stdout().lock();
     let mut failed = None;

@@ -1,26 +1,18 @@
 //! `butter logits`: the logits that follow a prompt, for comparison with another implementation.
 
 use std::io::Write;
-use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::json;
 
-use super::{ActivationType, Backend, CommandError, open_model};
+use super::{CommandError, RunArguments};
 use crate::checkpoint::Checkpoint;
 use crate::generate::{GenerateError, prompt_logits};
 
 #[derive(Args, Debug)]
 pub(super) struct LogitsArguments {
-    /// A GGUF file, a folder with one, or a Hugging Face folder.
-    #[arg(long)]
-    model: PathBuf,
-    /// What runs the kernels.
-    #[arg(long, value_enum, default_value_t = Backend::Cpu)]
-    backend: Backend,
-    /// Type of activations and of the key-value cache.
-    #[arg(long, value_enum, default_value_t = ActivationType::F32)]
-    dtype: ActivationType,
+    #[command(flatten)]
+    run: RunArguments,
     /// Token ids of the prompt, as they are.
     #[arg(long, value_name = "1,2,3", value_delimiter = ',', required = true)]
     prompt_ids: Vec<u32>,
@@ -33,8 +25,8 @@ pub(super) struct LogitsArguments {
 }
 
 pub(super) fn run(arguments: &LogitsArguments) -> Result<(), CommandError> {
-    let checkpoint = Checkpoint::open(&arguments.model)?;
-    let mut model = open_model(&checkpoint, arguments.backend, arguments.dtype)?;
+    let checkpoint = Checkpoint::open(&arguments.run.model)?;
+    let mut model = arguments.run.open(&checkpoint)?;
     let logits =
         prompt_logits(model.as_mut(), &arguments.prompt_ids).map_err(|error| match error {
             GenerateError::EmptyPrompt => CommandError::Option {
@@ -47,8 +39,8 @@ pub(super) fn run(arguments: &LogitsArguments) -> Result<(), CommandError> {
     if arguments.json {
         let line = json!({
             "prompt_ids": arguments.prompt_ids,
-            "backend": arguments.backend.name(),
-            "dtype": arguments.dtype.name(),
+            "backend": arguments.run.backend.name(),
+            "dtype": arguments.run.dtype.name(),
             "logits": logits,
         });
         writeln!(out, "{line}")?;

@@ -41,9 +41,9 @@ enum Command {
     Logits(logits::LogitsArguments),
 }
 
-/// What both `generate` and `chat` need to run a model.
+/// Which model runs where.
 #[derive(Args, Clone, Debug)]
-struct ModelArguments {
+struct RunArguments {
     /// A GGUF file, a folder with one, or a Hugging Face folder.
     #[arg(long)]
     model: PathBuf,
@@ -53,6 +53,20 @@ struct ModelArguments {
     /// Type of activations and of the key-value cache.
     #[arg(long, value_enum, default_value_t = ActivationType::F32)]
     dtype: ActivationType,
+}
+
+impl RunArguments {
+    /// The model of an opened checkpoint.
+    fn open(&self, checkpoint: &Checkpoint) -> Result<Box<dyn Model>, ModelError> {
+        open_model(checkpoint, self.backend, self.dtype)
+    }
+}
+
+/// What both `generate` and `chat` need to run a model.
+#[derive(Args, Clone, Debug)]
+struct ModelArguments {
+    #[command(flatten)]
+    run: RunArguments,
     /// Most tokens of an answer; the context may end it earlier.
     #[arg(long, default_value_t = 256)]
     max_tokens: usize,
@@ -233,8 +247,8 @@ impl ModelArguments {
             let _ = writeln!(
                 std::io::stderr(),
                 "[{} {}] prefill: {} tokens ({} reused) in {:.3} s, {:.1} tokens/s; decode: {} tokens in {:.3} s, {:.1} tokens/s",
-                self.backend.name(),
-                self.dtype.name(),
+                self.run.backend.name(),
+                self.run.dtype.name(),
                 stats.prompt_tokens,
                 stats.reused_tokens,
                 stats.prefill_seconds,

@@ -2,7 +2,8 @@
 
 use super::keys::{Found, Keys};
 use super::{
-    Activation, Attention, ConfigError, ConfigFault, FeedForward, ModelConfig, check_layer_count,
+    Activation, Attention, ConfigError, ConfigFault, FeedForward, LayerConfig, Mixer, ModelConfig,
+    check_layer_count,
 };
 use crate::catalogue::TensorCatalogue;
 use crate::config::hugging_face::Common;
@@ -155,6 +156,31 @@ impl GgufConfig<'_> {
             rotary_dim,
             layout,
             scaling: scaling(&self.keys, catalogue, rotary_dim)?,
+        })
+    }
+
+    /// The config of a family whose layers are all alike: attention with one recipe of positions
+    /// and a dense feed-forward of SiLU.
+    pub(crate) fn alike(
+        &self,
+        family: &'static str,
+        catalogue: &TensorCatalogue,
+        layout: RopeLayout,
+        query_key_norm: bool,
+    ) -> Result<ModelConfig, ConfigFault> {
+        let common = self.common(family, catalogue)?;
+        let layer = LayerConfig {
+            mixer: Mixer::Attention(Attention {
+                query_key_norm,
+                rope: Some(self.rope(catalogue, &common.attention, layout)?),
+                ..common.attention
+            }),
+            feed_forward: self.dense(Activation::Silu)?,
+            post_norms: false,
+        };
+        Ok(ModelConfig {
+            layers: vec![layer; common.layer_count],
+            ..common.config
         })
     }
 

@@ -143,6 +143,35 @@ pub(crate) fn common(
     })
 }
 
+impl Common {
+    /// What a family takes where the file does not say: the first recipe's base, and the part of
+    /// each head that is rotated.
+    pub(crate) fn rope_defaults(&self, partial: f64) -> RopeDefaults {
+        RopeDefaults {
+            head_dim: self.attention.head_dim,
+            theta: 10_000.0,
+            partial,
+            context_length: self.config.context_length,
+        }
+    }
+
+    /// The attention with one recipe of positions and the biases that `attention_bias` asks for.
+    pub(crate) fn rotary_attention(
+        &self,
+        keys: &Keys<'_>,
+        partial: f64,
+    ) -> Result<Attention, ConfigFault> {
+        let rope = rope(keys, self.rope_defaults(partial))?;
+        let bias = keys.bool("attention_bias")?.unwrap_or(false);
+        Ok(Attention {
+            bias,
+            output_bias: bias,
+            rope: Some(rope),
+            ..self.attention.clone()
+        })
+    }
+}
+
 /// The dense feed-forward of `intermediate_size` and the activation under `key`.
 pub(crate) fn dense(
     keys: &Keys<'_>,

@@ -70,9 +70,35 @@ impl Convolution {
         planner.launch(Family::Recurrent, "conv_history", "", operands);
         y
     }
+}
+
+/// What a recurrent layer keeps of every sequence, and the convolution before it.
+struct RecurrentState {
+    convolution: Convolution,
+    /// `[slots, ..]`, f32.
+    states: Tensor,
+}
+
+impl RecurrentState {
+    /// Uploads the convolution and reserves states of `shape` each.
+    fn load(
+        device: &Arc<dyn Device>,
+        (weights, bias): (&WeightMatrix, Option<&WeightVector>),
+        size: [usize; 2],
+        shape: [usize; 3],
+        dtype: Scalar,
+        cache: &CacheShape,
+    ) -> Result<Self, ModelError> {
+        let [heads, rows, columns] = shape;
+        let shape = [cache.state_slots(), heads, rows, columns].map(|extent| extent as u64);
+        Ok(Self {
+            convolution: Convolution::load(device, weights, bias, size, dtype, cache)?,
+            states: failed(Tensor::zeros(device, Scalar::F32, &shape))?,
+        })
+    }
 
     fn bytes(&self) -> u64 {
-        bytes_of(&self.history)
+        bytes_of(&self.states) + bytes_of(&self.convolution.history)
     }
 }
 
@@ -92,13 +118,12 @@ pub struct GatedDeltaBlock {
     gate: Matrix,
     beta: Matrix,
     alpha: Matrix,
-    convolution: Convolution,
     decay_log: Tensor,
     step_bias: Tensor,
     norm: Tensor,
     output: Matrix,
     /// `[slots, value_heads, value_head_dim, key_head_dim]`.
-    states: Tensor,
+    state: RecurrentState,
 }
 
 impl GatedDeltaBlock {
@@ -113,23 +138,21 @@ impl GatedDeltaBlock {
         let matrix = |matrix: &WeightMatrix| Matrix::upload(device, matrix, dtype);
         let size = [config.conv_channels(), config.conv_width];
         let shape = [
-            cache.state_slots(),
             config.value_head_count,
             config.value_head_dim,
             config.key_head_dim,
         ];
-        let shape = shape.map(|extent| extent as u64);
+        let conv = (&weights.conv, None);
         Ok(Self {
             query_key_value: matrix(&weights.query_key_value)?,
             gate: matrix(&weights.gate)?,
             beta: matrix(&weights.beta)?,
             alpha: matrix(&weights.alpha)?,
-            convolution: Convolution::load(device, &weights.conv, None, size, dtype, cache)?,
             decay_log: upload_vector(device, &weights.decay_log, Scalar::F32)?,
             step_bias: upload_vector(device, &weights.step_bias, Scalar::F32)?,
             norm: upload_vector(device, &weights.norm, dtype)?,
             output: matrix(&weights.output)?,
-            states: failed(Tensor::zeros(device, Scalar::F32, &shape))?,
+            state: RecurrentState::load(device, conv, size, shape, dtype, cache)?,
             config: config.clone(),
         })
     }
@@ -152,7 +175,7 @@ impl GatedDeltaBlock {
         let gate = planner.projected(&self.gate, x);
         let beta = planner.projected(&self.beta, x);
         let alpha = planner.projected(&self.alpha, x);
-        let mixed = self.convolution.record(planner, segments, &mixed);
+        let mixed = self.state.convolution.record(planner, segments, &mixed);
         let query_scale = 1.0 / (config.key_head_dim as f32).sqrt();
         let [query, key] = [(0, query_scale), (key_size, 1.0)].map(|(start, factor)| {
             let heads = mixed.columns(start, key_size).split_last(key_dim);
@@ -190,7 +213,7 @@ impl GatedDeltaBlock {
             (&segments.starts).into(),
             (&segments.from).into(),
             (&segments.to).into(),
-            (&self.states).into(),
+            (&self.state.states).into(),
             (&read).into(),
         ];
         let suffix = format!("-KEY_DIM={key_dim}");
@@ -203,7 +226,7 @@ impl GatedDeltaBlock {
 
     /// Bytes of the states and of the convolution's history.
     pub fn state_bytes(&self) -> u64 {
-        bytes_of(&self.states) + self.convolution.bytes()
+        self.state.bytes()
     }
 }
 
@@ -213,14 +236,13 @@ pub struct Mamba2Block {
     gate: Matrix,
     input: Matrix,
     step: Matrix,
-    convolution: Convolution,
     decay_log: Tensor,
     skip: Tensor,
     step_bias: Tensor,
     norm: Tensor,
     output: Matrix,
     /// `[slots, heads, head_dim, state_size]`.
-    states: Tensor,
+    state: RecurrentState,
 }
 
 impl Mamba2Block {
@@ -235,25 +257,18 @@ impl Mamba2Block {
         let matrix = |matrix: &WeightMatrix| Matrix::upload(device, matrix, dtype);
         let number = |vector: &WeightVector| upload_vector(device, vector, Scalar::F32);
         let size = [config.conv_channels(), config.conv_width];
-        let bias = weights.conv_bias.as_ref();
-        let shape = [
-            cache.state_slots(),
-            config.head_count,
-            config.head_dim,
-            config.state_size,
-        ];
-        let shape = shape.map(|extent| extent as u64);
+        let shape = [config.head_count, config.head_dim, config.state_size];
+        let conv = (&weights.conv, weights.conv_bias.as_ref());
         Ok(Self {
             gate: matrix(&weights.gate)?,
             input: matrix(&weights.input)?,
             step: matrix(&weights.step)?,
-            convolution: Convolution::load(device, &weights.conv, bias, size, dtype, cache)?,
             decay_log: number(&weights.decay_log)?,
             skip: number(&weights.skip)?,
             step_bias: number(&weights.step_bias)?,
             norm: upload_vector(device, &weights.norm, dtype)?,
             output: matrix(&weights.output)?,
-            states: failed(Tensor::zeros(device, Scalar::F32, &shape))?,
+            state: RecurrentState::load(device, conv, size, shape, dtype, cache)?,
             config: config.clone(),
         })
     }
@@ -273,7 +288,7 @@ impl Mamba2Block {
         let gate = planner.projected(&self.gate, x);
         let mixed = planner.projected(&self.input, x);
         let time = planner.projected(&self.step, x);
-        let mixed = self.convolution.record(planner, segments, &mixed);
+        let mixed = self.state.convolution.record(planner, segments, &mixed);
         let input = mixed.columns(0, inner).split_last(config.head_dim as u64);
         let write = mixed.columns(inner, projections).split_last(state);
         let read = mixed.columns(inner + projections, projections);
@@ -290,7 +305,7 @@ impl Mamba2Block {
             (&segments.starts).into(),
             (&segments.from).into(),
             (&segments.to).into(),
-            (&self.states).into(),
+            (&self.state.states).into(),
             (&y).into(),
             config.time_step_limits.0.into(),
             config.time_step_limits.1.into(),
@@ -304,6 +319,6 @@ impl Mamba2Block {
 
     /// Bytes of the states and of the convolution's history.
     pub fn state_bytes(&self) -> u64 {
-        bytes_of(&self.states) + self.convolution.bytes()
+        self.state.bytes()
     }
 }

@@ -39,10 +39,8 @@ fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
     let common = common(keys, FAMILY.name, true)?;
     must_be_false(keys, "use_bidirectional_attention")?;
     let full_rope = RopeDefaults {
-        head_dim: common.attention.head_dim,
         theta: 1_000_000.0,
-        partial: 1.0,
-        context_length: common.config.context_length,
+        ..common.rope_defaults(1.0)
     };
     let local_rope = RopeDefaults {
         theta: LOCAL_THETA,
@@ -71,13 +69,13 @@ fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
         None => pattern_types(common.layer_count, pattern.unwrap_or(PATTERN)),
     };
     let feed_forward = dense(keys, "hidden_activation", Activation::GeluTanh)?;
-    let layers = types.into_iter().map(|sliding| LayerConfig {
+    let layer = |sliding| LayerConfig {
         mixer: Mixer::Attention(with_positions(&attention, sliding, window, &full, &local)),
         feed_forward: feed_forward.clone(),
         post_norms: true,
-    });
+    };
     Ok(ModelConfig {
-        layers: layers.collect(),
+        layers: types.into_iter().map(layer).collect(),
         embedding_scale: (common.config.hidden_size as f32).sqrt(),
         logit_soft_cap: keys.float("final_logit_softcapping")?.map(|cap| cap as f32),
         ..common.config
@@ -135,13 +133,13 @@ fn from_gguf(
     };
     let feed_forward = file.dense(Activation::GeluTanh)?;
     let types = pattern_types(common.layer_count, pattern.unwrap_or(PATTERN));
-    let layers = types.into_iter().map(|sliding| LayerConfig {
+    let layer = |sliding| LayerConfig {
         mixer: Mixer::Attention(with_positions(&attention, sliding, window, &full, &local)),
         feed_forward: feed_forward.clone(),
         post_norms: true,
-    });
+    };
     Ok(ModelConfig {
-        layers: layers.collect(),
+        layers: types.into_iter().map(layer).collect(),
         embedding_scale: (common.config.hidden_size as f32).sqrt(),
         ..common.config
     })

@@ -3,9 +3,7 @@
 //! `GraniteMoeHybridForCausalLM`.
 
 use super::Family;
-use crate::config::hugging_face::{
-    RopeDefaults, activation, common, layer_types, must_be_false, rope,
-};
+use crate::config::hugging_face::{activation, common, layer_types, must_be_false, rope};
 use crate::config::keys::Keys;
 use crate::config::{
     Activation, Attention, ConfigFault, FeedForward, LayerConfig, Mamba2, Mixer, Mixture,
@@ -28,13 +26,7 @@ pub(super) const FAMILY: Family = Family {
 
 fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
     let common = common(keys, FAMILY.name, false)?;
-    let defaults = RopeDefaults {
-        head_dim: common.attention.head_dim,
-        theta: 10_000.0,
-        partial: 1.0,
-        context_length: common.config.context_length,
-    };
-    let recipe = rope(keys, defaults)?;
+    let recipe = rope(keys, common.rope_defaults(1.0))?;
     let rope = match keys.string("position_embedding_type")?.as_deref() {
         Some("rope") => Some(recipe),
         None | Some("nope") => None,

@@ -4,7 +4,7 @@
 use super::{Family, GgufReader};
 use crate::catalogue::TensorCatalogue;
 use crate::config::gguf::GgufConfig;
-use crate::config::hugging_face::{RopeDefaults, common, dense, must_be_false, rope};
+use crate::config::hugging_face::{common, dense, must_be_false};
 use crate::config::keys::Keys;
 use crate::config::{Activation, Attention, ConfigFault, LayerConfig, Mixer, ModelConfig};
 use crate::rope::{Rope, RopeLayout};
@@ -27,26 +27,14 @@ fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
     let common = common(keys, FAMILY.name, false)?;
     must_be_false(keys, "mlp_bias")?;
     keys.only("sliding_window", "null", |_| false)?;
-    let attention = common.attention;
-    let rope = rope(
-        keys,
-        RopeDefaults {
-            head_dim: attention.head_dim,
-            theta: 10_000.0,
-            partial: 1.0,
-            context_length: common.config.context_length,
-        },
-    )?;
+    let attention = common.rotary_attention(keys, 1.0)?;
     let layout = match keys.bool("rope_interleaved")? {
         None | Some(false) => RopeLayout::HalfSplit,
         Some(true) => RopeLayout::Interleaved,
     };
-    let bias = keys.bool("attention_bias")?.unwrap_or(false);
     let layer = LayerConfig {
         mixer: Mixer::Attention(Attention {
-            bias,
-            output_bias: bias,
-            rope: Some(Rope { layout, ..rope }),
+            rope: attention.rope.map(|rope| Rope { layout, ..rope }),
             ..attention
         }),
         feed_forward: dense(keys, "hidden_act", Activation::Silu)?,
@@ -62,19 +50,7 @@ fn from_gguf(
     file: &GgufConfig<'_>,
     catalogue: &TensorCatalogue,
 ) -> Result<ModelConfig, ConfigFault> {
-    let common = file.common(FAMILY.name, catalogue)?;
-    let layer = LayerConfig {
-        mixer: Mixer::Attention(Attention {
-            rope: Some(file.rope(catalogue, &common.attention, RopeLayout::Interleaved)?),
-            ..common.attention
-        }),
-        feed_forward: file.dense(Activation::Silu)?,
-        post_norms: false,
-    };
-    Ok(ModelConfig {
-        layers: vec![layer; common.layer_count],
-        ..common.config
-    })
+    file.alike(FAMILY.name, catalogue, RopeLayout::Interleaved, false)
 }
 
 fn weights(resolver: &mut Resolver<'_>, config: &ModelConfig) -> ModelWeights {

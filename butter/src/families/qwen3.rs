@@ -4,7 +4,7 @@
 use super::{Family, GgufReader};
 use crate::catalogue::TensorCatalogue;
 use crate::config::gguf::GgufConfig;
-use crate::config::hugging_face::{RopeDefaults, common, dense, layer_types, rope};
+use crate::config::hugging_face::{common, dense, layer_types};
 use crate::config::keys::Keys;
 use crate::config::{Activation, Attention, ConfigFault, LayerConfig, Mixer, ModelConfig};
 use crate::rope::RopeLayout;
@@ -25,22 +25,9 @@ pub(super) const FAMILY: Family = Family {
 
 fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
     let common = common(keys, FAMILY.name, false)?;
-    let rope = rope(
-        keys,
-        RopeDefaults {
-            head_dim: common.attention.head_dim,
-            theta: 10_000.0,
-            partial: 1.0,
-            context_length: common.config.context_length,
-        },
-    )?;
-    let bias = keys.bool("attention_bias")?.unwrap_or(false);
     let attention = Attention {
-        bias,
-        output_bias: bias,
         query_key_norm: true,
-        rope: Some(rope),
-        ..common.attention
+        ..common.rotary_attention(keys, 1.0)?
     };
     let feed_forward = dense(keys, "hidden_act", Activation::Silu)?;
     let layer = |window| LayerConfig {
@@ -92,20 +79,7 @@ fn from_gguf(
     file: &GgufConfig<'_>,
     catalogue: &TensorCatalogue,
 ) -> Result<ModelConfig, ConfigFault> {
-    let common = file.common(FAMILY.name, catalogue)?;
-    let layer = LayerConfig {
-        mixer: Mixer::Attention(Attention {
-            query_key_norm: true,
-            rope: Some(file.rope(catalogue, &common.attention, RopeLayout::HalfSplit)?),
-            ..common.attention
-        }),
-        feed_forward: file.dense(Activation::Silu)?,
-        post_norms: false,
-    };
-    Ok(ModelConfig {
-        layers: vec![layer; common.layer_count],
-        ..common.config
-    })
+    file.alike(FAMILY.name, catalogue, RopeLayout::HalfSplit, true)
 }
 
 fn weights(resolver: &mut Resolver<'_>, config: &ModelConfig) -> ModelWeights {

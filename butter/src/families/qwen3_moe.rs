@@ -2,7 +2,7 @@
 //! Reference: transformers, `Qwen3MoeForCausalLM`.
 
 use super::Family;
-use crate::config::hugging_face::{RopeDefaults, activation, common, dense, rope};
+use crate::config::hugging_face::{activation, common, dense};
 use crate::config::keys::Keys;
 use crate::config::{
     Activation, Attention, ConfigFault, FeedForward, LayerConfig, Mixer, Mixture, ModelConfig,
@@ -22,22 +22,9 @@ pub(super) const FAMILY: Family = Family {
 
 fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
     let common = common(keys, FAMILY.name, false)?;
-    let rope = rope(
-        keys,
-        RopeDefaults {
-            head_dim: common.attention.head_dim,
-            theta: 10_000.0,
-            partial: 1.0,
-            context_length: common.config.context_length,
-        },
-    )?;
-    let bias = keys.bool("attention_bias")?.unwrap_or(false);
     let attention = Attention {
-        bias,
-        output_bias: bias,
         query_key_norm: true,
-        rope: Some(rope),
-        ..common.attention
+        ..common.rotary_attention(keys, 1.0)?
     };
     let windows = super::qwen3::windows(keys, common.layer_count)?;
     let feed_forwards = feed_forwards(keys, common.layer_count, None)?;

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::Family;
-use crate::config::hugging_face::{RopeDefaults, common, dense, layer_types, rope};
+use crate::config::hugging_face::{common, dense, layer_types};
 use crate::config::keys::Keys;
 use crate::config::{
     Activation, Attention, ConfigFault, FeedForward, GatedDelta, LayerConfig, Mixer, ModelConfig,
@@ -61,23 +61,10 @@ fn hybrid(
     feed_forwards: Vec<FeedForward>,
 ) -> Result<ModelConfig, ConfigFault> {
     let common = common(keys, family, false)?;
-    let rope = rope(
-        keys,
-        RopeDefaults {
-            head_dim: common.attention.head_dim,
-            theta: 10_000.0,
-            partial: 0.25,
-            context_length: common.config.context_length,
-        },
-    )?;
-    let bias = keys.bool("attention_bias")?.unwrap_or(false);
     let attention = Mixer::Attention(Attention {
-        bias,
-        output_bias: bias,
         query_key_norm: true,
         output_gate: true,
-        rope: Some(rope),
-        ..common.attention
+        ..common.rotary_attention(keys, 0.25)?
     });
     keys.only("attn_output_gate", "true", |found| {
         matches!(found, crate::config::keys::Found::Bool(true))
