@@ -25,3 +25,14 @@ pub mod prepare;
 pub mod reduce;
 pub mod rows;
 pub mod together;
+
+/// The first instance of a registered kernel, as its author's build makes it.
+///
+/// # Panics
+///
+/// Where none is registered under that name, or it does not build.
+pub fn built(name: &str) -> iron_ir::Kernel {
+    let mut kernels = iron_ir::registry::kernels().into_iter();
+    let entry = kernels.find(|k| k.name == name).expect("registered");
+    (entry.instances[0].build)().expect("builds")
+}

@@ -4,12 +4,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use iron_ir::Kernel;
 use iron_ir::contract::Feature;
 use iron_ir::parse::parse;
 use iron_ir::prelude::*;
-use iron_ir::registry::kernels;
 use iron_lower::{Lack, LowerError, Target, lower, profile};
+use iron_tests::built;
 
 /// Id and subject of each case.
 const CASES: [(&str, &str); 30] = [
@@ -124,14 +123,6 @@ pub fn through_shared(x: &Tensor<f32, { (64,) }>, y: &mut Tensor<f32, { (64,) }>
     held[local_index()] = x[local_index()];
     barrier();
     y[local_index()] = held[63 - local_index()];
-}
-
-fn built(name: &str) -> Kernel {
-    let entry = kernels()
-        .into_iter()
-        .find(|k| k.name == name)
-        .expect("registered");
-    (entry.instances[0].build)().expect("builds")
 }
 
 const DOUBLES: &str = "kernel @doubles grid(1, 1, 1) workgroup(32, 1, 1) {

@@ -10,8 +10,8 @@ use iron_ir::kernel::Kernel;
 use iron_ir::launch::{Argument, AsTensorArg, DeviceBuffer, LaunchLimits, TensorArg};
 use iron_ir::op::Const;
 use iron_ir::prelude::*;
-use iron_ir::registry::kernels;
 use iron_runtime::{Backend, Device, DeviceError, Pipeline, RecordedLaunch, open};
+use iron_tests::built;
 
 /// Scales rows, four elements at a time; `sums` takes what is left over.
 #[kernel(grid = [rows, ceil_div(cols, 256)], workgroup = 64, requires(cols % 4 == 0, rows * cols < 5000))]
@@ -61,14 +61,6 @@ pub fn contract_in_place(x: &Tensor<f32, (n,)>, y: &mut Tensor<f32, (n,)>) {
     if i < n {
         y[i] = x[i] + 1.0;
     }
-}
-
-fn built(name: &str) -> Kernel {
-    let entry = kernels()
-        .into_iter()
-        .find(|k| k.name == name)
-        .expect("registered");
-    (entry.instances[0].build)().expect("builds")
 }
 
 /// Every backend that opens here.
