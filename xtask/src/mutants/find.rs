@@ -339,17 +339,17 @@ impl<'ast> Visit<'ast> for Finder<'_> {
 
     fn visit_stmt(&mut self, stmt: &'ast Stmt) {
         if let Stmt::Expr(expr, Some(_)) = stmt {
-            let is_effect = match expr {
+            let is_effect = matches!(
+                expr,
                 Expr::Call(_)
-                | Expr::MethodCall(_)
-                | Expr::Assign(_)
-                | Expr::Return(_)
-                | Expr::Break(_)
-                | Expr::Continue(_)
-                | Expr::Try(_) => true,
-                Expr::Binary(_) => true,
-                _ => false,
-            };
+                    | Expr::MethodCall(_)
+                    | Expr::Assign(_)
+                    | Expr::Return(_)
+                    | Expr::Break(_)
+                    | Expr::Continue(_)
+                    | Expr::Try(_)
+                    | Expr::Binary(_)
+            );
             if is_effect {
                 let text = self.text_of(stmt);
                 let first = text.lines().next().unwrap_or_default().to_owned();
