@@ -54,6 +54,9 @@ pub struct Options {
     /// Tries only these numbers of the sample; may be given again.
     #[arg(long = "only", value_name = "NUMBER")]
     only: Vec<u32>,
+    /// Also runs the long tests, on every mutant that the others do not notice.
+    #[arg(long)]
+    long: bool,
     /// Builds and runs the tests without a mutant, and stops.
     #[arg(long)]
     build_only: bool,
@@ -231,7 +234,7 @@ fn build(workspace: &Workspace, options: &Options) -> Result<Plan, MutantError> 
         if bad.is_empty() {
             println!("building the tests");
             let programs = tree.build()?;
-            let suites = suites::prepare(&tree.root, &programs)?;
+            let suites = suites::prepare(&tree.root, &programs, options.long)?;
             return Ok(Plan {
                 found,
                 refused,
