@@ -320,13 +320,16 @@ impl<'ast> Visit<'ast> for Finder<'_> {
     }
 
     fn visit_expr_match(&mut self, expr: &'ast syn::ExprMatch) {
+        // Without an arm for everything else, a match that lacks one does not compile.
+        let is_rest = |pat: &syn::Pat| matches!(pat, syn::Pat::Wild(_) | syn::Pat::Ident(_));
+        let has_rest = expr.arms.iter().any(|arm| is_rest(&arm.pat));
         for arm in &expr.arms {
             if let syn::Pat::Guard(guarded) = &arm.pat {
                 if !has_let(&guarded.guard) {
                     self.replace(&*guarded.guard, "true".into());
                     self.replace(&*guarded.guard, "false".into());
                 }
-            } else if !matches!(arm.pat, syn::Pat::Wild(_) | syn::Pat::Ident(_)) {
+            } else if has_rest && !is_rest(&arm.pat) {
                 let at = arm.pat.span().byte_range().end;
                 let pattern = self.text_of(&arm.pat);
                 let first = pattern.lines().next().unwrap_or_default().to_owned();

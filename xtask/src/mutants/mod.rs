@@ -138,7 +138,7 @@ struct Plan {
 /// Runs the command.
 pub fn run(workspace: &Workspace, options: &Options) -> Result<Exit, MutantError> {
     let path = workspace.target.join("mutants").join("plan.json");
-    let plan = if options.no_build {
+    let mut plan = if options.no_build {
         read_plan(&path)?
     } else {
         let plan = build(workspace, options)?;
@@ -159,6 +159,7 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<Exit, MutantError
     if options.build_only {
         return Ok(Exit::Success);
     }
+    plan.suites.retain(|suite| options.long || !suite.is_long());
     let wanted: Vec<&Chosen> = plan
         .mutants
         .iter()

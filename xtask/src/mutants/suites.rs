@@ -131,6 +131,11 @@ pub enum Verdict {
 }
 
 impl Ready {
+    /// Whether it runs where one asks for it alone.
+    pub fn is_long(&self) -> bool {
+        SUITES.iter().any(|s| s.program == self.name && s.long)
+    }
+
     /// Runs the suite with a mutant awake.
     pub fn run(&self, mutant: Option<u32>) -> Result<Verdict, MutantError> {
         let suite = SUITES.iter().find(|s| s.program == self.name);

@@ -125,17 +125,25 @@ impl Tree {
                 continue;
             }
             let mut found = false;
+            let mut near = None;
             for span in message["spans"].as_array().into_iter().flatten() {
                 let file = span["file_name"].as_str().unwrap_or_default();
                 let start = span["byte_start"].as_u64().unwrap_or(0) as usize;
-                let inside = places.get(file).into_iter().flatten();
-                let innermost = inside
+                let of_file = || places.get(file).into_iter().flatten();
+                let innermost = of_file()
                     .filter(|(_, range)| range.contains(&start))
                     .min_by_key(|(_, range)| range.len());
                 if let Some((index, _)) = innermost {
                     refused.insert(*index);
                     found = true;
                 }
+                // A match that lacks an arm is reported at its head, before the arm.
+                let behind = of_file().filter(|(_, range)| range.start > start);
+                near = near.or(behind.min_by_key(|(_, range)| range.start));
+            }
+            if let (false, Some((index, _))) = (found, near) {
+                refused.insert(*index);
+                found = true;
             }
             if !found {
                 let text = message["rendered"].as_str().unwrap_or_default();
