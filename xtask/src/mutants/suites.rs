@@ -46,6 +46,7 @@ const SUITES: [Suite; 14] = [
             ("IRON_TEST_BACKENDS", "reference,cpu"),
             ("IRON_FUZZ_KERNELS", "48"),
             ("IRON_FUZZ_SEED", "7"),
+            ("IRON_FUZZ_AS_IS", "1"),
         ],
         long: false,
     },
