@@ -71,7 +71,7 @@ pub fn quantize_q8<T: Float, const BITS: u32>(
             } else {
                 (s / 4, s % 4)
             };
-            let byte = (q & splat4(255i32)) << splat4((8 * j) as i32);
+            let byte = (q & splat4(255i32)) << splat4(8 * j);
             packed.store4(h, packed.load4(h) | byte);
         }
         let scale = if largest >= LEAST {

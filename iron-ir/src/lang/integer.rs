@@ -142,10 +142,7 @@ mod tests {
         );
         assert_eq!(u32::MAX.dot4(u32::MAX), 260_100);
         assert_eq!((-1i32).dot4_mixed(i32::from_le_bytes([0x80; 4])), -130_560);
-        assert_eq!(
-            0x0403_0201i32.dot4_mixed(0x0102_03ff),
-            4 * 1 + 3 * 2 + 2 * 3 - 1
-        );
+        assert_eq!(0x0403_0201i32.dot4_mixed(0x0102_03ff), 4 + 6 + 6 - 1);
     }
 
     #[test]
