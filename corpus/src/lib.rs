@@ -5,6 +5,7 @@
 
 pub mod affine;
 pub mod attention;
+pub mod decode;
 pub mod elementwise;
 pub mod layout;
 pub mod matmul;

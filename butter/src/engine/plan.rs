@@ -15,6 +15,7 @@ use iron_runtime::{Device, Tensor, contiguous_strides};
 
 use super::arena::{ArenaLayout, ArenaPlan};
 use super::matrix::{Family, failed};
+use super::route::Route;
 use crate::model::ModelError;
 
 /// A view of an activation whose place is not known yet.
@@ -147,8 +148,11 @@ struct PlannedLaunch {
 pub struct Planner {
     /// Type of activations and cache.
     pub dtype: Scalar,
-    /// Threads that share an output of a matrix-vector product.
-    pub lanes: u32,
+    /// Which kernels are chosen.
+    pub route: Route,
+    /// Whether the rows are a prompt's and the device has matrix units: products and attention
+    /// go by large tiles.
+    pub is_tiled: bool,
     bytes: Vec<u64>,
     kept: Vec<usize>,
     launches: Vec<PlannedLaunch>,
@@ -163,10 +167,11 @@ pub struct PlacedStep {
 
 impl Planner {
     /// An empty step on activations of type `dtype`.
-    pub fn new(dtype: Scalar, lanes: u32) -> Self {
+    pub fn new(dtype: Scalar, route: Route, is_tiled: bool) -> Self {
         Self {
             dtype,
-            lanes,
+            route,
+            is_tiled,
             bytes: Vec::new(),
             kept: Vec::new(),
             launches: Vec::new(),
@@ -312,7 +317,7 @@ mod tests {
 
     #[test]
     fn activations_share_bytes_only_when_their_lives_are_apart() {
-        let mut planner = Planner::new(Scalar::F32, 1);
+        let mut planner = Planner::new(Scalar::F32, Route::Rows, false);
         let [a, b, c, d] = [64, 64, 64, 64].map(|n| planner.activation(&[n]));
         launch(&mut planner, &[&a, &b]);
         launch(&mut planner, &[&b, &c]);

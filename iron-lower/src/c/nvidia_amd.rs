@@ -390,9 +390,10 @@ pub(crate) fn signature(context: &Context<'_>) -> String {
     format!("{head}\n    {}\n)", parameters.join(",\n    "))
 }
 
-/// Whether a thread may read what another wrote to a tensor in the same launch.
+/// Whether a thread may read what another wrote to a tensor while the kernel runs: in the same
+/// launch, or in one that ends meanwhile.
 fn exchanges_through_tensors(kernel: &Kernel) -> bool {
-    let mut found = false;
+    let mut found = kernel.contract.dependent;
     kernel.body.walk(&mut |stmt, _| {
         found |= matches!(
             stmt,
