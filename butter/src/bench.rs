@@ -117,7 +117,10 @@ impl BenchPlan {
     /// Longest sequence.
     pub fn longest(&self) -> usize {
         let contexts = self.contexts.iter().map(|&context| context + self.tokens);
-        contexts.chain(self.prompts.iter().copied()).max().unwrap_or(1)
+        contexts
+            .chain(self.prompts.iter().copied())
+            .max()
+            .unwrap_or(1)
     }
 
     /// Runs the plan on a model.
@@ -194,7 +197,11 @@ impl BenchPlan {
         sequences: &mut Sequences,
         by_itself: bool,
     ) -> Result<Measurement, ModelError> {
-        let kind = if by_itself { "decode" } else { "decode, read back" };
+        let kind = if by_itself {
+            "decode"
+        } else {
+            "decode, read back"
+        };
         let (batch, context) = (sequences.first.len(), sequences.context);
         let steps = self.tokens;
         let mut found = self.measured(kind, batch, context, batch * steps, || {

@@ -39,7 +39,9 @@ fn row(sequence: SequenceId, position: usize, output: RowOutput) -> StepRow {
 }
 
 fn prompt(sequence: SequenceId, length: usize, output: RowOutput) -> Vec<StepRow> {
-    (0..length).map(|position| row(sequence, position, output)).collect()
+    (0..length)
+        .map(|position| row(sequence, position, output))
+        .collect()
 }
 
 fn bits(result: &RowResult) -> Vec<u32> {
@@ -68,7 +70,10 @@ fn logits(route: Route, dtype: Scalar) -> Vec<Vec<u32>> {
 #[test]
 fn fused_kernels_give_the_bits_of_those_that_they_join() {
     for dtype in [Scalar::F32, Scalar::BF16] {
-        assert!(logits(Route::Unfused, dtype) == logits(Route::Fused, dtype), "{dtype}");
+        assert!(
+            logits(Route::Unfused, dtype) == logits(Route::Fused, dtype),
+            "{dtype}"
+        );
     }
 }
 
@@ -96,9 +101,13 @@ fn rows_that_advance_by_themselves_choose_what_single_steps_choose() {
             .enumerate()
             .map(|(i, sequence)| row(*sequence, start + i + steps, RowOutput::Greedy))
             .collect();
-        let after = model.step(&next).expect("goes on where the last step ended");
+        let after = model
+            .step(&next)
+            .expect("goes on where the last step ended");
         for (i, sequence) in sequences.iter().enumerate() {
-            let left = model.truncate_sequence(*sequence, start + i).expect("is open");
+            let left = model
+                .truncate_sequence(*sequence, start + i)
+                .expect("is open");
             assert_eq!(left, start + i);
         }
         for expected in &by_itself {
@@ -112,7 +121,14 @@ fn rows_that_advance_by_themselves_choose_what_single_steps_choose() {
             }
         }
         assert_eq!(model.step(&next).expect("runs"), after);
-        let past = model.advance(&next, 64).expect_err("past what was reserved");
+        let beyond = next.iter().map(|row| StepRow {
+            position: row.position + 1,
+            ..*row
+        });
+        let beyond: Vec<StepRow> = beyond.collect();
+        let past = model
+            .advance(&beyond, 64)
+            .expect_err("past what was reserved");
         assert!(past.to_string().contains("are reserved"), "{past}");
     }
 }
@@ -121,14 +137,22 @@ fn rows_that_advance_by_themselves_choose_what_single_steps_choose() {
 fn a_prompt_does_not_depend_on_what_else_runs() {
     let mut model = model(Route::Fused, Scalar::F32);
     let [alone, with, other] = [0, 1, 2].map(|_| model.open_sequence(300).expect("opens"));
-    let expected = model.step(&prompt(alone, PROMPT, RowOutput::Logits)).expect("runs");
+    let expected = model
+        .step(&prompt(alone, PROMPT, RowOutput::Logits))
+        .expect("runs");
     let mut rows = prompt(other, 3, RowOutput::Greedy);
-    for (i, row) in prompt(with, PROMPT, RowOutput::Logits).into_iter().enumerate() {
+    for (i, row) in prompt(with, PROMPT, RowOutput::Logits)
+        .into_iter()
+        .enumerate()
+    {
         // Rows of both in turn, as a scheduler might mix them.
         rows.insert((2 * i).min(rows.len()), row);
     }
     let found = model.step(&rows).expect("runs");
-    let wanted = rows.iter().zip(&found).filter(|(row, _)| row.sequence == with);
+    let wanted = rows
+        .iter()
+        .zip(&found)
+        .filter(|(row, _)| row.sequence == with);
     let found: Vec<Vec<u32>> = wanted.map(|(_, result)| bits(result)).collect();
     assert_eq!(found, expected.iter().map(bits).collect::<Vec<_>>());
 }

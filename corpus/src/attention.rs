@@ -62,6 +62,7 @@ fn capped(score: f32, soft_cap: f32) -> f32 {
     grid = [splits, heads, rows],
     workgroup = 128,
     requires(heads % kv_heads == 0, block_size > 0),
+    dependent,
     instances(T = [f32, f16, bf16], HEAD_DIM = [32, 64, 80, 96, 128, 256, 16])
 )]
 pub fn attention_decode<T: Float, const HEAD_DIM: u32>(
@@ -156,7 +157,12 @@ pub fn attention_decode<T: Float, const HEAD_DIM: u32>(
 
 /// Joins the splits of [`attention_decode`]:
 /// `y = sum_s e^(m_s - m) o_s / (e^(sink - m) + sum_s e^(m_s - m) l_s)`.
-#[kernel(grid = [heads, rows], workgroup = 64, instances(T = [f32, f16, bf16]))]
+#[kernel(
+    grid = [heads, rows],
+    workgroup = 64,
+    dependent,
+    instances(T = [f32, f16, bf16])
+)]
 pub fn attention_combine<T: Float>(
     partial: &Tensor<f32, (rows, heads, splits, head_dim)>,
     stats: &Tensor<f32, { (rows, heads, splits, 2) }>,

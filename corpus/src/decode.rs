@@ -17,14 +17,19 @@ use crate::elementwise::silu;
 
 /// Outputs that a workgroup computes side by side, so that a thread has as many loads in flight.
 pub const OUTPUTS: u32 = 4;
-/// Vectors of 8 of each row of weights that a thread loads before it waits.
-const EARLY: u32 = 2;
 /// Most subgroups of a workgroup whose sums are kept apart.
 const SUBGROUPS: u32 = 32;
-/// Longest row that is normalised on the way: what fits shared memory in f32.
-pub const MOST_NORMED: u32 = 6144;
 /// Threads of [`rms_norm`](crate::norm::rms_norm), whose order of sums is kept.
 const NORM_THREADS: u32 = 256;
+
+/// What depends on how many threads share an output.
+struct Share<const LANES: u32>;
+
+impl<const LANES: u32> Share<LANES> {
+    /// Vectors of 8 of each row of weights that a thread loads before it waits: those of a row
+    /// of 1,024 elements, and of 4,096.
+    const EARLY: u32 = LANES / 128;
+}
 
 /// The first vectors of each output's row of weights, into `early`.
 #[device_fn]
@@ -35,22 +40,30 @@ fn load_early<T: Float, const LANES: u32, R: Fn(u32) -> u32>(
 ) {
     let last = w.dim(1) / 8 - 1;
     for o in unroll(0..OUTPUTS) {
-        for j in unroll(0..EARLY) {
+        for j in unroll(0..Share::<LANES>::EARLY) {
             let i = (j * LANES + local_index()).min(last);
-            early.store8(o * EARLY + j, w.load8([row_of(o), i]));
+            early.store8(o * Share::<LANES>::EARLY + j, w.load8([row_of(o), i]));
         }
     }
 }
 
-/// Dot products of each output's row of weights with the vectors of 8 that `x` gives: eight
+/// Dot products of each output's row of weights with the vectors of 8 that `x` gives by index,
+/// and `early_x` by number among the thread's early ones: eight
 /// interleaved chains a thread in ascending order, then the adjacent-pair tree over the threads,
 /// whose last levels [`total`] takes. Ends with a barrier.
 #[device_fn]
-fn sum_products<T: Float, const LANES: u32, R: Fn(u32) -> u32, X: Fn(u32) -> F32x8>(
+fn sum_products<
+    T: Float,
+    const LANES: u32,
+    R: Fn(u32) -> u32,
+    E: Fn(u32) -> F32x8,
+    X: Fn(u32) -> F32x8,
+>(
     w: &Tensor<T, 2>,
     early: &Private<T>,
     parts: &mut Shared<f32>,
     row_of: R,
+    early_x: E,
     x: X,
 ) {
     let vectors = w.dim(1) / 8;
@@ -58,17 +71,16 @@ fn sum_products<T: Float, const LANES: u32, R: Fn(u32) -> u32, X: Fn(u32) -> F32
     for o in unroll(0..OUTPUTS) {
         sums.store8(o, splat8(0.0f32));
     }
-    for j in unroll(0..EARLY) {
-        let i = j * LANES + local_index();
-        if i < vectors {
-            let inputs = x(i);
+    for j in unroll(0..Share::<LANES>::EARLY) {
+        if j * LANES + local_index() < vectors {
+            let inputs = early_x(j);
             for o in unroll(0..OUTPUTS) {
-                let weights = early.load8(o * EARLY + j).to_f32();
+                let weights = early.load8(o * Share::<LANES>::EARLY + j).to_f32();
                 sums.store8(o, weights.mul_add(inputs, sums.load8(o)));
             }
         }
     }
-    for i in (EARLY * LANES + local_index()..vectors).step_by(LANES as usize) {
+    for i in (Share::<LANES>::EARLY * LANES + local_index()..vectors).step_by(LANES as usize) {
         let inputs = x(i);
         for o in unroll(0..OUTPUTS) {
             let weights = w.load8([row_of(o), i]).to_f32();
@@ -111,17 +123,22 @@ fn total(parts: &Shared<f32>, o: u32) -> f32 {
     low + high
 }
 
-/// `h[row, :] * norm / sqrt(mean(h[row, :]^2) + eps)`, rounded, into `normed`. Ends with a
-/// barrier.
+/// The thread's first vectors of a row, into `early`.
 #[device_fn]
-fn norm_row<T: Float, const LANES: u32>(
-    h: &Tensor<T, 2>,
-    norm: &Tensor<T, 1>,
-    row: u32,
-    eps: f32,
-    normed: &mut Shared<T>,
+fn load_row<T: Float, const LANES: u32, X: Fn(u32) -> Vector<T, 8>>(
+    vectors: u32,
+    early: &mut Private<T>,
+    x: X,
 ) {
-    let vectors = norm.dim(0) / 8;
+    for j in unroll(0..Share::<LANES>::EARLY) {
+        early.store8(j, x((j * LANES + local_index()).min(vectors - 1)));
+    }
+}
+
+/// `1 / sqrt(mean(h[row, :]^2) + eps)`.
+#[device_fn]
+fn norm_scale<T: Float, const LANES: u32>(h: &Tensor<T, 2>, row: u32, eps: f32) -> f32 {
+    let vectors = h.dim(1) / 8;
     let shares = NORM_THREADS / LANES;
     // A thread stands for neighbours of the norm's threads, so that the tree is the same.
     let mut squares = private::<f32>(8);
@@ -135,12 +152,13 @@ fn norm_row<T: Float, const LANES: u32>(
         squares[share] = sum;
     }
     let sum = workgroup_sum(squares.load8(0u32).sum());
-    let scale = rsqrt(sum / norm.dim(0) as f32 + eps);
-    for i in (local_index()..vectors).step_by(LANES as usize) {
-        let v = h.load8([row, i]).to_f32() * scale * norm.load8(i).to_f32();
-        normed.store8(i, v.to::<T>());
-    }
-    barrier();
+    rsqrt(sum / h.dim(1) as f32 + eps)
+}
+
+/// Eight elements of a normalised row, rounded.
+#[device_fn]
+fn normed8<T: Float>(h: Vector<T, 8>, norm: Vector<T, 8>, scale: f32) -> F32x8 {
+    (h.to_f32() * scale * norm.to_f32()).to::<T>().to_f32()
 }
 
 /// Product of a normalised row: `y[r, n] = sum_k norm(h[r, :])[k] * w[n, k]`, where `norm` is the
@@ -148,7 +166,7 @@ fn norm_row<T: Float, const LANES: u32>(
 #[kernel(
     grid = [cols / OUTPUTS, rows],
     workgroup = LANES,
-    requires(inner % 8 == 0, inner > 0, inner <= MOST_NORMED, cols % OUTPUTS == 0),
+    requires(inner % 8 == 0, inner > 0, cols % OUTPUTS == 0),
     dependent,
     instances(T = [f32, f16, bf16], LANES = [128, 256])
 )]
@@ -160,19 +178,23 @@ pub fn norm_product<T: Float, const LANES: u32>(
     eps: f32,
 ) {
     let (first, row) = (group_id(0) * OUTPUTS, group_id(1));
-    let mut early = private::<T>(8 * OUTPUTS * EARLY);
+    let mut early = private::<T>(8 * OUTPUTS * Share::<LANES>::EARLY);
     load_early::<T, LANES, _>(w, &mut early, |o| first + o);
     let mut parts = shared::<f32>(OUTPUTS * SUBGROUPS);
-    let mut normed = shared::<T>(MOST_NORMED);
+    let mut norms = private::<T>(8 * Share::<LANES>::EARLY);
+    let mut inputs = private::<T>(8 * Share::<LANES>::EARLY);
+    load_row::<T, LANES, _>(inner / 8, &mut norms, |i| norm.load8(i));
     clear(&mut parts);
     launch_barrier();
-    norm_row::<T, LANES>(h, norm, row, eps, &mut normed);
-    sum_products::<T, LANES, _, _>(
+    load_row::<T, LANES, _>(inner / 8, &mut inputs, |i| h.load8([row, i]));
+    let scale = norm_scale::<T, LANES>(h, row, eps);
+    sum_products::<T, LANES, _, _, _>(
         w,
         &early,
         &mut parts,
         |o| first + o,
-        |i| normed.load8(i).to_f32(),
+        |j| normed8(inputs.load8(j), norms.load8(j), scale),
+        |i| normed8(h.load8([row, i]), norm.load8(i), scale),
     );
     if local_index() < OUTPUTS {
         y[[row, first + local_index()]] = T::from_f32(total(&parts, local_index()));
@@ -185,7 +207,7 @@ pub fn norm_product<T: Float, const LANES: u32>(
 #[kernel(
     grid = [2 * cols / OUTPUTS, rows],
     workgroup = LANES,
-    requires(inner % 8 == 0, inner > 0, inner <= MOST_NORMED, 2 * cols % OUTPUTS == 0),
+    requires(inner % 8 == 0, inner > 0, 2 * cols % OUTPUTS == 0),
     dependent,
     instances(T = [f32, f16, bf16], LANES = [128, 256])
 )]
@@ -198,19 +220,23 @@ pub fn norm_gated_product<T: Float, const LANES: u32>(
 ) {
     let pairs = OUTPUTS / 2;
     let (first, row) = (group_id(0) * pairs, group_id(1));
-    let mut early = private::<T>(8 * OUTPUTS * EARLY);
+    let mut early = private::<T>(8 * OUTPUTS * Share::<LANES>::EARLY);
     load_early::<T, LANES, _>(w, &mut early, |o| first + o % pairs + o / pairs * cols);
     let mut parts = shared::<f32>(OUTPUTS * SUBGROUPS);
-    let mut normed = shared::<T>(MOST_NORMED);
+    let mut norms = private::<T>(8 * Share::<LANES>::EARLY);
+    let mut inputs = private::<T>(8 * Share::<LANES>::EARLY);
+    load_row::<T, LANES, _>(inner / 8, &mut norms, |i| norm.load8(i));
     clear(&mut parts);
     launch_barrier();
-    norm_row::<T, LANES>(h, norm, row, eps, &mut normed);
-    sum_products::<T, LANES, _, _>(
+    load_row::<T, LANES, _>(inner / 8, &mut inputs, |i| h.load8([row, i]));
+    let scale = norm_scale::<T, LANES>(h, row, eps);
+    sum_products::<T, LANES, _, _, _>(
         w,
         &early,
         &mut parts,
         |o| first + o % pairs + o / pairs * cols,
-        |i| normed.load8(i).to_f32(),
+        |j| normed8(inputs.load8(j), norms.load8(j), scale),
+        |i| normed8(h.load8([row, i]), norm.load8(i), scale),
     );
     if local_index() < pairs {
         let gate = T::from_f32(total(&parts, local_index())).to_f32();
@@ -234,16 +260,19 @@ pub fn product_add<T: Float, const LANES: u32>(
     h: &mut Tensor<T, (rows, cols)>,
 ) {
     let (first, row) = (group_id(0) * OUTPUTS, group_id(1));
-    let mut early = private::<T>(8 * OUTPUTS * EARLY);
+    let mut early = private::<T>(8 * OUTPUTS * Share::<LANES>::EARLY);
     load_early::<T, LANES, _>(w, &mut early, |o| first + o);
     let mut parts = shared::<f32>(OUTPUTS * SUBGROUPS);
+    let mut inputs = private::<T>(8 * Share::<LANES>::EARLY);
     clear(&mut parts);
     launch_barrier();
-    sum_products::<T, LANES, _, _>(
+    load_row::<T, LANES, _>(inner / 8, &mut inputs, |i| x.load8([row, i]));
+    sum_products::<T, LANES, _, _, _>(
         w,
         &early,
         &mut parts,
         |o| first + o,
+        |j| inputs.load8(j).to_f32(),
         |i| x.load8([row, i]).to_f32(),
     );
     if local_index() < OUTPUTS {

@@ -396,8 +396,7 @@ fn rounded(
             .flat_map(|&v| f64::from(v).to_le_bytes())
             .collect(),
         other => {
-            let message =
-                format!("f32 values do not make a tensor of {other}; use `from_bytes`");
+            let message = format!("f32 values do not make a tensor of {other}; use `from_bytes`");
             return Err(usage(device, message));
         }
     })

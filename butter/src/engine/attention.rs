@@ -202,7 +202,11 @@ impl AttentionBlock {
         let query_norm = self.query_norm.as_ref().unwrap_or(stacked.unread_norm);
         let key_norm = self.key_norm.as_ref().unwrap_or(stacked.unread_norm);
         let frequencies = stacked.frequencies;
-        let magnitude = self.config.rope.as_ref().map_or(1.0, |rope| rope.magnitude());
+        let magnitude = self
+            .config
+            .rope
+            .as_ref()
+            .map_or(1.0, |rope| rope.magnitude());
         let operands = [
             projected.into(),
             query_norm.into(),

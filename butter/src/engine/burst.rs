@@ -160,5 +160,9 @@ fn kind_of(launch: &RecordedLaunch) -> String {
         extents.join("x")
     };
     let shapes: Vec<String> = launch.tensors().map(|t| shape(&t.shape)).collect();
-    format!("{} {}", launch.pipeline.kernel().full_name(), shapes.join(" "))
+    format!(
+        "{} {}",
+        launch.pipeline.kernel().full_name(),
+        shapes.join(" ")
+    )
 }

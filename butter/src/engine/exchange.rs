@@ -193,9 +193,8 @@ impl Exchange {
         };
         let tokens = read(&self.results.history)?;
         let largest = read(&self.results.largest_history)?;
-        let result = |at: usize| {
-            greedy(word_of(&tokens, at), f32::from_bits(word_of(&largest, at)))
-        };
+        let result =
+            |at: usize| greedy(word_of(&tokens, at), f32::from_bits(word_of(&largest, at)));
         let step = |step: usize| (0..rows).map(|row| result(step * self.max + row)).collect();
         Ok((0..steps).map(step).collect())
     }

@@ -4,7 +4,7 @@
 //! The results are those of [`super::step`]'s own layers to the bit, where both sum products by
 //! as many threads: the kernels keep every rounding.
 
-use iron_corpus::decode::{MOST_NORMED, OUTPUTS};
+use iron_corpus::decode::OUTPUTS;
 use iron_runtime::Tensor;
 
 use super::attention::{AttentionBlock, Stacked};
@@ -33,9 +33,8 @@ pub struct FusedLayer<'a> {
 impl FusedLayer<'_> {
     /// Whether the sizes are those of the kernels.
     pub fn has_kernels(&self) -> bool {
-        let normed = [self.stacked.weights, self.gate_up];
-        let added = [self.output, self.down];
-        normed.iter().all(|w| is_normed_product(w)) && added.iter().all(|w| is_product(w))
+        let products = [self.stacked.weights, self.output, self.gate_up, self.down];
+        products.into_iter().all(is_product)
     }
 }
 
@@ -45,25 +44,25 @@ fn is_product(w: &Tensor) -> bool {
     outputs.is_multiple_of(u64::from(OUTPUTS)) && inputs.is_multiple_of(8)
 }
 
-fn is_normed_product(w: &Tensor) -> bool {
-    is_product(w) && w.shape()[1] <= u64::from(MOST_NORMED)
-}
-
 impl Graph {
     /// All layers for rows that decode; `hidden` is the residual stream.
-    pub fn fused_layers(
-        &self,
-        planner: &mut Planner,
-        step: &StepContext<'_>,
-        hidden: &Activation,
-    ) {
+    pub fn fused_layers(&self, planner: &mut Planner, step: &StepContext<'_>, hidden: &Activation) {
         for layer in self.layers.iter().filter_map(|layer| layer.fused()) {
             let weights = layer.stacked.weights;
             let projected = planner.activation(&[hidden.shape()[0], weights.shape()[0]]);
             let eps = self.config.norm_eps;
-            planner.normed_product("norm_product", hidden, layer.mixer_norm, weights, &projected, eps);
+            planner.normed_product(
+                "norm_product",
+                hidden,
+                layer.mixer_norm,
+                weights,
+                &projected,
+                eps,
+            );
             let attended =
-                layer.attention.record_stacked(planner, step, &projected, &layer.stacked);
+                layer
+                    .attention
+                    .record_stacked(planner, step, &projected, &layer.stacked);
             planner.product_add(layer.output, &attended, hidden);
             let inner = layer.gate_up.shape()[0] / 2;
             let active = planner.activation(&[hidden.shape()[0], inner]);
@@ -92,7 +91,9 @@ impl Graph {
             let x = self.joined(planner, pending.as_ref(), hidden, layer.mixer_norm);
             let projected = planner.dense_product(layer.stacked.weights, &x);
             let attended =
-                layer.attention.record_stacked(planner, step, &projected, &layer.stacked);
+                layer
+                    .attention
+                    .record_stacked(planner, step, &projected, &layer.stacked);
             let y = planner.dense_product(layer.output, &attended);
             let x = self.joined(planner, Some(&y), hidden, layer.feed_forward_norm);
             let gate_up = planner.dense_product(layer.gate_up, &x);
@@ -112,7 +113,7 @@ impl Graph {
         norm: &Tensor,
         w: &Tensor,
     ) -> Option<Activation> {
-        if !is_normed_product(w) {
+        if !is_product(w) {
             return None;
         }
         let y = planner.activation(&[hidden.shape()[0], w.shape()[0]]);

@@ -175,7 +175,10 @@ impl DeviceModel {
     }
 
     /// Checks a step against the open sequences; gives the length of each after it.
-    pub(super) fn check(&self, rows: &[StepRow]) -> Result<BTreeMap<SequenceId, usize>, ModelError> {
+    pub(super) fn check(
+        &self,
+        rows: &[StepRow],
+    ) -> Result<BTreeMap<SequenceId, usize>, ModelError> {
         if rows.len() > self.options.max_step_rows {
             let max = self.options.max_step_rows;
             return Err(ModelError::Rows {
@@ -340,7 +343,10 @@ impl DeviceModel {
 
     pub(super) fn write_inputs(&self, rows: &[StepRow], is_prompt: bool) -> Result<(), ModelError> {
         let slot = |row: &StepRow| Ok(self.pages.get(row.sequence)?.slot);
-        let slots = rows.iter().map(slot).collect::<Result<Vec<_>, ModelError>>()?;
+        let slots = rows
+            .iter()
+            .map(slot)
+            .collect::<Result<Vec<_>, ModelError>>()?;
         if is_prompt {
             let sequence = self.pages.get(rows[0].sequence)?;
             self.tables.choose(sequence.slot, &sequence.blocks)?;

@@ -187,7 +187,10 @@ impl BlockTables {
         };
         write(&self.prompt_full, &full)?;
         if self.ring > 0 {
-            write(&self.prompt_window, &ring_row(slot as usize, self.ring, pages))?;
+            write(
+                &self.prompt_window,
+                &ring_row(slot as usize, self.ring, pages),
+            )?;
         }
         Ok(())
     }

@@ -304,7 +304,8 @@ impl Layer {
         else {
             return None;
         };
-        let has_post_norms = self.mixer_post_norm.is_some() || self.feed_forward_post_norm.is_some();
+        let has_post_norms =
+            self.mixer_post_norm.is_some() || self.feed_forward_post_norm.is_some();
         let (Matrix::Dense(output), Matrix::Dense(down)) = (&attention.output, &dense.down) else {
             return None;
         };
