@@ -15,46 +15,47 @@ use iron_ir::testing::{Benches, Bound, Cases, ints, normal, uniform};
 
 use crate::elementwise::silu;
 
-/// Outputs that a workgroup computes side by side, so that a thread has as many loads in flight.
-pub const OUTPUTS: u32 = 4;
+/// Most outputs of a workgroup; the outputs of every product here are a multiple.
+pub const MOST_OUTPUTS: u32 = 4;
 /// Most subgroups of a workgroup whose sums are kept apart.
 const SUBGROUPS: u32 = 32;
 /// Threads of [`rms_norm`](crate::norm::rms_norm), whose order of sums is kept.
 const NORM_THREADS: u32 = 256;
 
-/// What depends on how many threads share an output.
-struct Share<const LANES: u32>;
+/// What depends on how many vectors of 8 of a row of weights a thread loads before it waits.
+pub struct Share<const EARLY: u32>;
 
-impl<const LANES: u32> Share<LANES> {
-    /// Vectors of 8 of each row of weights that a thread loads before it waits: those of a row
-    /// of 1,024 elements, and of 4,096.
-    const EARLY: u32 = LANES / 128;
+impl<const EARLY: u32> Share<EARLY> {
+    /// Outputs that a workgroup computes side by side: as many as there are registers for their
+    /// early vectors, so that a thread has as many loads in flight.
+    pub const OUTPUTS: u32 = if EARLY > 2 { 2 } else { 4 };
 }
 
 /// The first vectors of each output's row of weights, into `early`.
 #[device_fn]
-fn load_early<T: Float, const LANES: u32, R: Fn(u32) -> u32>(
+fn load_early<T: Float, const LANES: u32, const EARLY: u32, R: Fn(u32) -> u32>(
     w: &Tensor<T, 2>,
     early: &mut Private<T>,
     row_of: R,
 ) {
     let last = w.dim(1) / 8 - 1;
-    for o in unroll(0..OUTPUTS) {
-        for j in unroll(0..Share::<LANES>::EARLY) {
+    for o in unroll(0..Share::<EARLY>::OUTPUTS) {
+        for j in unroll(0..EARLY) {
             let i = (j * LANES + local_index()).min(last);
-            early.store8(o * Share::<LANES>::EARLY + j, w.load8([row_of(o), i]));
+            early.store8(o * EARLY + j, w.load8([row_of(o), i]));
         }
     }
 }
 
 /// Dot products of each output's row of weights with the vectors of 8 that `x` gives by index,
-/// and `early_x` by number among the thread's early ones: eight
-/// interleaved chains a thread in ascending order, then the adjacent-pair tree over the threads,
-/// whose last levels [`total`] takes. Ends with a barrier.
+/// and `early_x` by number among the thread's early ones: eight interleaved chains a thread in
+/// ascending order, then the adjacent-pair tree over the threads, whose last levels [`total`]
+/// takes. Ends with a barrier.
 #[device_fn]
 fn sum_products<
     T: Float,
     const LANES: u32,
+    const EARLY: u32,
     R: Fn(u32) -> u32,
     E: Fn(u32) -> F32x8,
     X: Fn(u32) -> F32x8,
@@ -67,36 +68,30 @@ fn sum_products<
     x: X,
 ) {
     let vectors = w.dim(1) / 8;
-    let mut sums = private::<f32>(8 * OUTPUTS);
-    for o in unroll(0..OUTPUTS) {
-        sums.store8(o, splat8(0.0f32));
-    }
-    for j in unroll(0..Share::<LANES>::EARLY) {
-        if j * LANES + local_index() < vectors {
-            let inputs = early_x(j);
-            for o in unroll(0..OUTPUTS) {
-                let weights = early.load8(o * Share::<LANES>::EARLY + j).to_f32();
-                sums.store8(o, weights.mul_add(inputs, sums.load8(o)));
+    // An output after the other, so that only its own eight chains take registers.
+    let mut sums = private::<f32>(Share::<EARLY>::OUTPUTS);
+    for o in unroll(0..Share::<EARLY>::OUTPUTS) {
+        let mut sum = splat8(0.0f32);
+        for j in unroll(0..EARLY) {
+            if j * LANES + local_index() < vectors {
+                sum = early.load8(o * EARLY + j).to_f32().mul_add(early_x(j), sum);
             }
         }
-    }
-    for i in (Share::<LANES>::EARLY * LANES + local_index()..vectors).step_by(LANES as usize) {
-        let inputs = x(i);
-        for o in unroll(0..OUTPUTS) {
-            let weights = w.load8([row_of(o), i]).to_f32();
-            sums.store8(o, weights.mul_add(inputs, sums.load8(o)));
+        for i in (EARLY * LANES + local_index()..vectors).step_by(LANES as usize) {
+            sum = w.load8([row_of(o), i]).to_f32().mul_add(x(i), sum);
         }
+        sums[o] = sum.sum();
     }
     if subgroup_count() <= SUBGROUPS {
-        for o in unroll(0..OUTPUTS) {
-            let sum = subgroup_sum(sums.load8(o).sum());
+        for o in unroll(0..Share::<EARLY>::OUTPUTS) {
+            let sum = subgroup_sum(sums[o]);
             if subgroup_lane() == 0 {
                 parts[o * SUBGROUPS + subgroup_id()] = sum;
             }
         }
     } else {
-        for o in unroll(0..OUTPUTS) {
-            let sum = workgroup_sum(sums.load8(o).sum());
+        for o in unroll(0..Share::<EARLY>::OUTPUTS) {
+            let sum = workgroup_sum(sums[o]);
             if local_index() == 0 {
                 parts[o * SUBGROUPS] = sum;
             }
@@ -108,7 +103,7 @@ fn sum_products<
 /// Zeroes the parts of sums that no subgroup will write. Ends with a barrier.
 #[device_fn]
 fn clear(parts: &mut Shared<f32>) {
-    for i in strided(OUTPUTS * SUBGROUPS) {
+    for i in strided(MOST_OUTPUTS * SUBGROUPS) {
         parts[i] = 0.0;
     }
     barrier();
@@ -125,12 +120,12 @@ fn total(parts: &Shared<f32>, o: u32) -> f32 {
 
 /// The thread's first vectors of a row, into `early`.
 #[device_fn]
-fn load_row<T: Float, const LANES: u32, X: Fn(u32) -> Vector<T, 8>>(
+fn load_row<T: Float, const LANES: u32, const EARLY: u32, X: Fn(u32) -> Vector<T, 8>>(
     vectors: u32,
     early: &mut Private<T>,
     x: X,
 ) {
-    for j in unroll(0..Share::<LANES>::EARLY) {
+    for j in unroll(0..EARLY) {
         early.store8(j, x((j * LANES + local_index()).min(vectors - 1)));
     }
 }
@@ -164,31 +159,33 @@ fn normed8<T: Float>(h: Vector<T, 8>, norm: Vector<T, 8>, scale: f32) -> F32x8 {
 /// Product of a normalised row: `y[r, n] = sum_k norm(h[r, :])[k] * w[n, k]`, where `norm` is the
 /// root-mean-square norm with weights `norm`, rounded to the tensor's type.
 #[kernel(
-    grid = [cols / OUTPUTS, rows],
+    grid = [cols / Share::<EARLY>::OUTPUTS, rows],
     workgroup = LANES,
-    requires(inner % 8 == 0, inner > 0, cols % OUTPUTS == 0),
+    requires(inner % 8 == 0, inner > 0, cols % MOST_OUTPUTS == 0),
     dependent,
-    instances(T = [f32, f16, bf16], LANES = [128, 256])
+    instances(T = [f32, f16, bf16], LANES = [128], EARLY = [1]),
+    instances(T = [f32, f16, bf16], LANES = [256], EARLY = [2])
 )]
-pub fn norm_product<T: Float, const LANES: u32>(
+pub fn norm_product<T: Float, const LANES: u32, const EARLY: u32>(
     h: &Tensor<T, (rows, inner)>,
     norm: &Tensor<T, (inner,)>,
     w: &Tensor<T, (cols, inner)>,
     y: &mut Tensor<T, (rows, cols)>,
     eps: f32,
 ) {
-    let (first, row) = (group_id(0) * OUTPUTS, group_id(1));
-    let mut early = private::<T>(8 * OUTPUTS * Share::<LANES>::EARLY);
-    load_early::<T, LANES, _>(w, &mut early, |o| first + o);
-    let mut parts = shared::<f32>(OUTPUTS * SUBGROUPS);
-    let mut norms = private::<T>(8 * Share::<LANES>::EARLY);
-    let mut inputs = private::<T>(8 * Share::<LANES>::EARLY);
-    load_row::<T, LANES, _>(inner / 8, &mut norms, |i| norm.load8(i));
+    let outputs = Share::<EARLY>::OUTPUTS;
+    let (first, row) = (group_id(0) * outputs, group_id(1));
+    let mut early = private::<T>(8 * Share::<EARLY>::OUTPUTS * EARLY);
+    load_early::<T, LANES, EARLY, _>(w, &mut early, |o| first + o);
+    let mut parts = shared::<f32>(MOST_OUTPUTS * SUBGROUPS);
+    let mut norms = private::<T>(8 * EARLY);
+    let mut inputs = private::<T>(8 * EARLY);
+    load_row::<T, LANES, EARLY, _>(inner / 8, &mut norms, |i| norm.load8(i));
     clear(&mut parts);
     launch_barrier();
-    load_row::<T, LANES, _>(inner / 8, &mut inputs, |i| h.load8([row, i]));
+    load_row::<T, LANES, EARLY, _>(inner / 8, &mut inputs, |i| h.load8([row, i]));
     let scale = norm_scale::<T, LANES>(h, row, eps);
-    sum_products::<T, LANES, _, _, _>(
+    sum_products::<T, LANES, EARLY, _, _, _>(
         w,
         &early,
         &mut parts,
@@ -196,7 +193,7 @@ pub fn norm_product<T: Float, const LANES: u32>(
         |j| normed8(inputs.load8(j), norms.load8(j), scale),
         |i| normed8(h.load8([row, i]), norm.load8(i), scale),
     );
-    if local_index() < OUTPUTS {
+    if local_index() < outputs {
         y[[row, first + local_index()]] = T::from_f32(total(&parts, local_index()));
     }
 }
@@ -205,32 +202,33 @@ pub fn norm_product<T: Float, const LANES: u32>(
 /// others, `y[r, n] = silu(g) * u` of the products `g` and `u` of rows `n` and `cols + n`, both
 /// rounded to the tensor's type. The norm is that of [`norm_product`].
 #[kernel(
-    grid = [2 * cols / OUTPUTS, rows],
+    grid = [2 * cols / Share::<EARLY>::OUTPUTS, rows],
     workgroup = LANES,
-    requires(inner % 8 == 0, inner > 0, 2 * cols % OUTPUTS == 0),
+    requires(inner % 8 == 0, inner > 0, 2 * cols % MOST_OUTPUTS == 0),
     dependent,
-    instances(T = [f32, f16, bf16], LANES = [128, 256])
+    instances(T = [f32, f16, bf16], LANES = [128], EARLY = [1]),
+    instances(T = [f32, f16, bf16], LANES = [256], EARLY = [2])
 )]
-pub fn norm_gated_product<T: Float, const LANES: u32>(
+pub fn norm_gated_product<T: Float, const LANES: u32, const EARLY: u32>(
     h: &Tensor<T, (rows, inner)>,
     norm: &Tensor<T, (inner,)>,
     w: &Tensor<T, { (2 * cols, inner) }>,
     y: &mut Tensor<T, (rows, cols)>,
     eps: f32,
 ) {
-    let pairs = OUTPUTS / 2;
+    let pairs = Share::<EARLY>::OUTPUTS / 2;
     let (first, row) = (group_id(0) * pairs, group_id(1));
-    let mut early = private::<T>(8 * OUTPUTS * Share::<LANES>::EARLY);
-    load_early::<T, LANES, _>(w, &mut early, |o| first + o % pairs + o / pairs * cols);
-    let mut parts = shared::<f32>(OUTPUTS * SUBGROUPS);
-    let mut norms = private::<T>(8 * Share::<LANES>::EARLY);
-    let mut inputs = private::<T>(8 * Share::<LANES>::EARLY);
-    load_row::<T, LANES, _>(inner / 8, &mut norms, |i| norm.load8(i));
+    let mut early = private::<T>(8 * Share::<EARLY>::OUTPUTS * EARLY);
+    load_early::<T, LANES, EARLY, _>(w, &mut early, |o| first + o % pairs + o / pairs * cols);
+    let mut parts = shared::<f32>(MOST_OUTPUTS * SUBGROUPS);
+    let mut norms = private::<T>(8 * EARLY);
+    let mut inputs = private::<T>(8 * EARLY);
+    load_row::<T, LANES, EARLY, _>(inner / 8, &mut norms, |i| norm.load8(i));
     clear(&mut parts);
     launch_barrier();
-    load_row::<T, LANES, _>(inner / 8, &mut inputs, |i| h.load8([row, i]));
+    load_row::<T, LANES, EARLY, _>(inner / 8, &mut inputs, |i| h.load8([row, i]));
     let scale = norm_scale::<T, LANES>(h, row, eps);
-    sum_products::<T, LANES, _, _, _>(
+    sum_products::<T, LANES, EARLY, _, _, _>(
         w,
         &early,
         &mut parts,
@@ -248,34 +246,34 @@ pub fn norm_gated_product<T: Float, const LANES: u32>(
 /// Product that joins the residual stream: `h[r, n] += sum_k x[r, k] * w[n, k]`, the sum rounded
 /// to the tensor's type before it is added.
 #[kernel(
-    grid = [cols / OUTPUTS, rows],
+    grid = [cols / Share::<EARLY>::OUTPUTS, rows],
     workgroup = LANES,
-    requires(inner % 8 == 0, inner > 0, cols % OUTPUTS == 0),
+    requires(inner % 8 == 0, inner > 0, cols % MOST_OUTPUTS == 0),
     dependent,
-    instances(T = [f32, f16, bf16], LANES = [128, 256])
+    instances(T = [f32, f16, bf16], LANES = [128], EARLY = [1]),
+    instances(T = [f32, f16, bf16], LANES = [256], EARLY = [2, 6])
 )]
-pub fn product_add<T: Float, const LANES: u32>(
+pub fn product_add<T: Float, const LANES: u32, const EARLY: u32>(
     x: &Tensor<T, (rows, inner)>,
     w: &Tensor<T, (cols, inner)>,
     h: &mut Tensor<T, (rows, cols)>,
 ) {
-    let (first, row) = (group_id(0) * OUTPUTS, group_id(1));
-    let mut early = private::<T>(8 * OUTPUTS * Share::<LANES>::EARLY);
-    load_early::<T, LANES, _>(w, &mut early, |o| first + o);
-    let mut parts = shared::<f32>(OUTPUTS * SUBGROUPS);
-    let mut inputs = private::<T>(8 * Share::<LANES>::EARLY);
+    let outputs = Share::<EARLY>::OUTPUTS;
+    let (first, row) = (group_id(0) * outputs, group_id(1));
+    let mut early = private::<T>(8 * Share::<EARLY>::OUTPUTS * EARLY);
+    load_early::<T, LANES, EARLY, _>(w, &mut early, |o| first + o);
+    let mut parts = shared::<f32>(MOST_OUTPUTS * SUBGROUPS);
     clear(&mut parts);
     launch_barrier();
-    load_row::<T, LANES, _>(inner / 8, &mut inputs, |i| x.load8([row, i]));
-    sum_products::<T, LANES, _, _, _>(
+    sum_products::<T, LANES, EARLY, _, _, _>(
         w,
         &early,
         &mut parts,
         |o| first + o,
-        |j| inputs.load8(j).to_f32(),
+        |j| x.load8([row, j * LANES + local_index()]).to_f32(),
         |i| x.load8([row, i]).to_f32(),
     );
-    if local_index() < OUTPUTS {
+    if local_index() < outputs {
         let n = first + local_index();
         let sum = T::from_f32(total(&parts, local_index()));
         h[[row, n]] = T::from_f32(h[[row, n]].to_f32() + sum.to_f32());

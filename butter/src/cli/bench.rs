@@ -27,7 +27,8 @@ pub(super) struct BenchArguments {
     /// Type of activations, cache and random weights.
     #[arg(long, value_enum, default_value_t = ActivationType::Bf16)]
     dtype: ActivationType,
-    /// Which kernels steps are made of: `rows`, `unfused` or `fused`; the device's own otherwise.
+    /// Which kernels steps are made of: `rows`, `unfused`, `fused` or `batched`; the device's own
+    /// otherwise.
     #[arg(long)]
     route: Option<String>,
     /// Lengths of prompts to prefill.

@@ -10,7 +10,7 @@ use iron_runtime::{Backend, Device, DeviceError, Tensor};
 use super::pack::{BLOCK, PackedFormat, pack, pack_affine};
 use super::pack_k::{KPlanes, bits_of, pack_k};
 use super::plan::{Activation, Planner};
-use super::route::{PROMPT_ROWS, tile_of};
+use super::route::{BATCHED_ROWS, tile_of};
 use crate::gguf::DequantiseError;
 use crate::model::ModelError;
 use crate::weights::{WeightMatrix, WeightVector};
@@ -317,7 +317,7 @@ impl Planner {
             Matrix::Dense(w) => {
                 let operands = [x.into(), w.into(), y.into()];
                 let (rows, outputs) = (x.shape()[0], w.shape()[0]);
-                let (kernel, suffix) = if self.is_tiled && rows >= PROMPT_ROWS as u64 {
+                let (kernel, suffix) = if self.is_tiled && rows >= BATCHED_ROWS as u64 {
                     ("linear", format!("-TILE={}", tile_of(rows, outputs)))
                 } else {
                     let lanes = self.route.dense_lanes(w.shape()[1]);

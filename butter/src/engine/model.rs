@@ -10,7 +10,7 @@ use super::exchange::{Exchange, SegmentPlace};
 use super::matrix::failed;
 use super::pages::{Forgetting, PageTable};
 use super::plan::{Activation, PlacedStep, Planner};
-use super::route::{PROMPT_ROWS, Route, has_tiles};
+use super::route::{BATCHED_ROWS, PROMPT_ROWS, Route, has_tiles};
 use super::state::{BLOCK_SIZE, BlockTables, CacheShape};
 use super::step::{Graph, SPLIT, Segments, StepContext, StepKey};
 use crate::checkpoint::Checkpoint;
@@ -159,7 +159,9 @@ impl DeviceModel {
 
     /// The step of a key, and its logits.
     fn planned(&self, key: StepKey) -> Result<(PlacedStep, Option<Activation>), ModelError> {
-        let is_tiled = key.is_prompt && has_tiles(&*self.device, self.options.dtype);
+        let is_batched = self.route == Route::Batched && key.rows >= BATCHED_ROWS;
+        let is_tiled =
+            (key.is_prompt || is_batched) && has_tiles(&*self.device, self.options.dtype);
         let mut planner = Planner::new(self.options.dtype, self.route, is_tiled);
         let context = self.context_of(key)?;
         let Exchange {

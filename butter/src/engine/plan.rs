@@ -150,8 +150,8 @@ pub struct Planner {
     pub dtype: Scalar,
     /// Which kernels are chosen.
     pub route: Route,
-    /// Whether the rows are a prompt's and the device has matrix units: products and attention
-    /// go by large tiles.
+    /// Whether there are many rows and the device has matrix units: products, and a prompt's
+    /// attention, go by large tiles.
     pub is_tiled: bool,
     bytes: Vec<u64>,
     kept: Vec<usize>,

@@ -17,11 +17,18 @@ pub enum Route {
     /// As [`Route::Unfused`] with kernels that join several operations, where the model's layers
     /// have them; the others stay as they are.
     Fused,
+    /// As [`Route::Fused`], with tiled products for many rows that decode together, where the
+    /// device has matrix units. They read the weights once, and sum in another order: a row's
+    /// bits depend on how many decode beside it. Never the default.
+    Batched,
 }
+
+/// Rows that decode together from which [`Route::Batched`] takes tiled products.
+pub const BATCHED_ROWS: usize = 8;
 
 impl Route {
     /// Every route.
-    pub const ALL: [Route; 3] = [Route::Rows, Route::Unfused, Route::Fused];
+    pub const ALL: [Route; 4] = [Route::Rows, Route::Unfused, Route::Fused, Route::Batched];
 
     /// The route that suits a device.
     pub fn of(device: &dyn Device) -> Route {
@@ -32,12 +39,18 @@ impl Route {
         }
     }
 
+    /// Whether layers take fused kernels where there are some.
+    pub const fn is_fused(self) -> bool {
+        matches!(self, Route::Fused | Route::Batched)
+    }
+
     /// The name on command lines and in receipts.
     pub const fn name(self) -> &'static str {
         match self {
             Route::Rows => "rows",
             Route::Unfused => "unfused",
             Route::Fused => "fused",
+            Route::Batched => "batched",
         }
     }
 
@@ -50,7 +63,7 @@ impl Route {
     pub const fn lanes(self) -> u32 {
         match self {
             Route::Rows => 1,
-            Route::Unfused | Route::Fused => 32,
+            Route::Unfused | Route::Fused | Route::Batched => 32,
         }
     }
 

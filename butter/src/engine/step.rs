@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use iron_corpus::decode::OUTPUTS;
+use iron_corpus::decode::MOST_OUTPUTS;
 use iron_corpus::selection::ARGMAX_CHUNK;
 use iron_ir::Scalar;
 use iron_runtime::{Device, Tensor};
@@ -15,7 +15,6 @@ use super::matrix::{Family, Matrix, failed, upload_vector};
 use super::mixture::MixtureBlock;
 use super::plan::{Activation, Planner};
 use super::recurrent::{GatedDeltaBlock, Mamba2Block};
-use super::route::Route;
 use super::state::{BlockTables, CacheShape};
 use crate::config::{FeedForward, Mixer, ModelConfig};
 use crate::model::ModelError;
@@ -124,7 +123,7 @@ impl Graph {
             embedding: Matrix::upload(device, &weights.embedding, dtype)?,
             final_norm: upload_vector(device, &weights.final_norm, dtype)?,
             is_fusable: config.residual_scale == 1.0
-                && config.hidden_size.is_multiple_of(OUTPUTS as usize)
+                && config.hidden_size.is_multiple_of(MOST_OUTPUTS as usize)
                 && layers.iter().all(|layer| layer.fused().is_some()),
             output,
             layers,
@@ -147,9 +146,9 @@ impl Graph {
         planner.gather(&self.embedding, &tokens, &hidden);
         hidden = planner.scaled(hidden, self.config.embedding_scale);
 
-        let is_fused = planner.route == Route::Fused && self.is_fusable;
-        let pending = match (is_fused, step.key.is_prompt) {
-            (true, true) => self.prompt_layers(planner, step, &hidden),
+        let is_fused = planner.route.is_fused() && self.is_fusable;
+        let pending = match (is_fused, step.key.is_prompt || planner.is_tiled) {
+            (true, true) => self.stacked_layers(planner, step, &hidden),
             (true, false) => {
                 self.fused_layers(planner, step, &hidden);
                 None
