@@ -2,7 +2,7 @@
 //! advance by themselves choose what single steps choose, and prompts do not depend on company.
 
 use butter::config::ModelConfig;
-use butter::engine::{DeviceModel, EngineOptions, Route};
+use butter::engine::{DeviceModel, EngineOptions, ProductInputs, Route};
 use butter::model::{Model, RowOutput, RowResult, SequenceId, StepRow};
 use butter::shapes;
 use iron_ir::Scalar;
@@ -18,6 +18,7 @@ fn model(route: Route, dtype: Scalar) -> DeviceModel {
     let config: ModelConfig = shape().config();
     let options = EngineOptions {
         dtype,
+        product_inputs: ProductInputs::Exact,
         max_sequences: 3,
         max_step_rows: 96,
         cache_positions: 3 * 384,

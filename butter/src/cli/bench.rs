@@ -96,6 +96,7 @@ pub(super) fn run(arguments: &BenchArguments) -> Result<(), CommandError> {
     let batch = plan.batches.iter().copied().max().unwrap_or(1).max(1);
     let options = EngineOptions {
         dtype: arguments.dtype.scalar(),
+        product_inputs: crate::engine::ProductInputs::Exact,
         max_sequences: batch,
         max_step_rows: arguments.chunk.max(batch),
         cache_positions: plan.cache_positions(crate::engine::BLOCK_SIZE),

@@ -22,5 +22,6 @@ mod step;
 pub use burst::KindTime;
 pub use model::{DeviceModel, EngineOptions, Prepared};
 pub use pack::{AffinePlanes, BLOCK, PackedFormat, Planes, pack, pack_affine};
+pub use plan::ProductInputs;
 pub use route::Route;
 pub use state::{BLOCK_SIZE, MemoryPlan};

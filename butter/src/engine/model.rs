@@ -9,7 +9,7 @@ use iron_runtime::{Device, Graph as Recording, RecordedLaunch, Tensor};
 use super::exchange::{Exchange, SegmentPlace};
 use super::matrix::failed;
 use super::pages::{Forgetting, PageTable};
-use super::plan::{Activation, PlacedStep, Planner};
+use super::plan::{Activation, PlacedStep, Planner, ProductInputs};
 use super::route::{BATCHED_ROWS, PROMPT_ROWS, Route, has_tiles};
 use super::state::{BLOCK_SIZE, BlockTables, CacheShape};
 use super::step::{Graph, SPLIT, Segments, StepContext, StepKey};
@@ -28,6 +28,8 @@ const MAX_STEPS: usize = 64;
 pub struct EngineOptions {
     /// Type of activations and cache: `f32`, `f16` or `bf16`.
     pub dtype: Scalar,
+    /// What products with packed weights read; other than `Exact` on the CPU alone.
+    pub product_inputs: ProductInputs,
     /// Sequences that may be open at once.
     pub max_sequences: usize,
     /// Most rows of one step.
@@ -160,14 +162,20 @@ impl DeviceModel {
     /// The step of a key, and its logits.
     fn planned(&self, key: StepKey) -> Result<(PlacedStep, Option<Activation>), ModelError> {
         let is_batched = self.route == Route::Batched && key.rows >= BATCHED_ROWS;
-        let is_tiled =
+        let product_inputs = self.options.product_inputs;
+        let mut planner = Planner::new(self.options.dtype, self.route, product_inputs);
+        planner.is_tiled =
             (key.is_prompt || is_batched) && has_tiles(&*self.device, self.options.dtype);
-        let mut planner = Planner::new(self.options.dtype, self.route, is_tiled);
         let context = self.context_of(key)?;
         let Exchange {
             inputs, results, ..
         } = self.exchange(key.rows);
         let logits = self.graph.plan(&mut planner, &context, inputs, results)?;
+        if product_inputs == ProductInputs::Q8 && !planner.has_rounded() {
+            return Err(ModelError::NoRoundedProducts {
+                backend: self.device.backend().name().to_owned(),
+            });
+        }
         Ok((planner.place(), logits))
     }
 
