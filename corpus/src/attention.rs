@@ -62,7 +62,6 @@ fn capped(score: f32, soft_cap: f32) -> f32 {
     grid = [splits, heads, rows],
     workgroup = 128,
     requires(heads % kv_heads == 0, block_size > 0),
-    dependent,
     instances(T = [f32, f16, bf16], HEAD_DIM = [32, 64, 80, 96, 128, 256, 16])
 )]
 pub fn attention_decode<T: Float, const HEAD_DIM: u32>(

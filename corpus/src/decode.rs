@@ -15,21 +15,12 @@ use iron_ir::testing::{Benches, Bound, Cases, ints, normal, uniform};
 
 use crate::elementwise::silu;
 
-/// Most outputs of a workgroup; the outputs of every product here are a multiple.
-pub const MOST_OUTPUTS: u32 = 4;
+/// Outputs that a workgroup computes side by side, so that a thread has as many loads in flight.
+pub const OUTPUTS: u32 = 4;
 /// Most subgroups of a workgroup whose sums are kept apart.
 const SUBGROUPS: u32 = 32;
 /// Threads of [`rms_norm`](crate::norm::rms_norm), whose order of sums is kept.
 const NORM_THREADS: u32 = 256;
-
-/// What depends on how many vectors of 8 of a row of weights a thread loads before it waits.
-pub struct Share<const EARLY: u32>;
-
-impl<const EARLY: u32> Share<EARLY> {
-    /// Outputs that a workgroup computes side by side: as many as there are registers for their
-    /// early vectors, so that a thread has as many loads in flight.
-    pub const OUTPUTS: u32 = if EARLY > 2 { 2 } else { 4 };
-}
 
 /// The first vectors of each output's row of weights, into `early`.
 #[device_fn]
@@ -39,7 +30,7 @@ fn load_early<T: Float, const LANES: u32, const EARLY: u32, R: Fn(u32) -> u32>(
     row_of: R,
 ) {
     let last = w.dim(1) / 8 - 1;
-    for o in unroll(0..Share::<EARLY>::OUTPUTS) {
+    for o in unroll(0..OUTPUTS) {
         for j in unroll(0..EARLY) {
             let i = (j * LANES + local_index()).min(last);
             early.store8(o * EARLY + j, w.load8([row_of(o), i]));
@@ -68,30 +59,36 @@ fn sum_products<
     x: X,
 ) {
     let vectors = w.dim(1) / 8;
-    // An output after the other, so that only its own eight chains take registers.
-    let mut sums = private::<f32>(Share::<EARLY>::OUTPUTS);
-    for o in unroll(0..Share::<EARLY>::OUTPUTS) {
-        let mut sum = splat8(0.0f32);
-        for j in unroll(0..EARLY) {
-            if j * LANES + local_index() < vectors {
-                sum = early.load8(o * EARLY + j).to_f32().mul_add(early_x(j), sum);
+    let mut sums = private::<f32>(8 * OUTPUTS);
+    for o in unroll(0..OUTPUTS) {
+        sums.store8(o, splat8(0.0f32));
+    }
+    for j in unroll(0..EARLY) {
+        if j * LANES + local_index() < vectors {
+            let inputs = early_x(j);
+            for o in unroll(0..OUTPUTS) {
+                let weights = early.load8(o * EARLY + j).to_f32();
+                sums.store8(o, weights.mul_add(inputs, sums.load8(o)));
             }
         }
-        for i in (EARLY * LANES + local_index()..vectors).step_by(LANES as usize) {
-            sum = w.load8([row_of(o), i]).to_f32().mul_add(x(i), sum);
+    }
+    for i in (EARLY * LANES + local_index()..vectors).step_by(LANES as usize) {
+        let inputs = x(i);
+        for o in unroll(0..OUTPUTS) {
+            let weights = w.load8([row_of(o), i]).to_f32();
+            sums.store8(o, weights.mul_add(inputs, sums.load8(o)));
         }
-        sums[o] = sum.sum();
     }
     if subgroup_count() <= SUBGROUPS {
-        for o in unroll(0..Share::<EARLY>::OUTPUTS) {
-            let sum = subgroup_sum(sums[o]);
+        for o in unroll(0..OUTPUTS) {
+            let sum = subgroup_sum(sums.load8(o).sum());
             if subgroup_lane() == 0 {
                 parts[o * SUBGROUPS + subgroup_id()] = sum;
             }
         }
     } else {
-        for o in unroll(0..Share::<EARLY>::OUTPUTS) {
-            let sum = workgroup_sum(sums[o]);
+        for o in unroll(0..OUTPUTS) {
+            let sum = workgroup_sum(sums.load8(o).sum());
             if local_index() == 0 {
                 parts[o * SUBGROUPS] = sum;
             }
@@ -103,7 +100,7 @@ fn sum_products<
 /// Zeroes the parts of sums that no subgroup will write. Ends with a barrier.
 #[device_fn]
 fn clear(parts: &mut Shared<f32>) {
-    for i in strided(MOST_OUTPUTS * SUBGROUPS) {
+    for i in strided(OUTPUTS * SUBGROUPS) {
         parts[i] = 0.0;
     }
     barrier();
@@ -159,9 +156,9 @@ fn normed8<T: Float>(h: Vector<T, 8>, norm: Vector<T, 8>, scale: f32) -> F32x8 {
 /// Product of a normalised row: `y[r, n] = sum_k norm(h[r, :])[k] * w[n, k]`, where `norm` is the
 /// root-mean-square norm with weights `norm`, rounded to the tensor's type.
 #[kernel(
-    grid = [cols / Share::<EARLY>::OUTPUTS, rows],
+    grid = [cols / OUTPUTS, rows],
     workgroup = LANES,
-    requires(inner % 8 == 0, inner > 0, cols % MOST_OUTPUTS == 0),
+    requires(inner % 8 == 0, inner > 0, cols % OUTPUTS == 0),
     dependent,
     instances(T = [f32, f16, bf16], LANES = [128], EARLY = [1]),
     instances(T = [f32, f16, bf16], LANES = [256], EARLY = [2])
@@ -173,11 +170,10 @@ pub fn norm_product<T: Float, const LANES: u32, const EARLY: u32>(
     y: &mut Tensor<T, (rows, cols)>,
     eps: f32,
 ) {
-    let outputs = Share::<EARLY>::OUTPUTS;
-    let (first, row) = (group_id(0) * outputs, group_id(1));
-    let mut early = private::<T>(8 * Share::<EARLY>::OUTPUTS * EARLY);
+    let (first, row) = (group_id(0) * OUTPUTS, group_id(1));
+    let mut early = private::<T>(8 * OUTPUTS * EARLY);
     load_early::<T, LANES, EARLY, _>(w, &mut early, |o| first + o);
-    let mut parts = shared::<f32>(MOST_OUTPUTS * SUBGROUPS);
+    let mut parts = shared::<f32>(OUTPUTS * SUBGROUPS);
     let mut norms = private::<T>(8 * EARLY);
     let mut inputs = private::<T>(8 * EARLY);
     load_row::<T, LANES, EARLY, _>(inner / 8, &mut norms, |i| norm.load8(i));
@@ -193,7 +189,7 @@ pub fn norm_product<T: Float, const LANES: u32, const EARLY: u32>(
         |j| normed8(inputs.load8(j), norms.load8(j), scale),
         |i| normed8(h.load8([row, i]), norm.load8(i), scale),
     );
-    if local_index() < outputs {
+    if local_index() < OUTPUTS {
         y[[row, first + local_index()]] = T::from_f32(total(&parts, local_index()));
     }
 }
@@ -202,9 +198,9 @@ pub fn norm_product<T: Float, const LANES: u32, const EARLY: u32>(
 /// others, `y[r, n] = silu(g) * u` of the products `g` and `u` of rows `n` and `cols + n`, both
 /// rounded to the tensor's type. The norm is that of [`norm_product`].
 #[kernel(
-    grid = [2 * cols / Share::<EARLY>::OUTPUTS, rows],
+    grid = [2 * cols / OUTPUTS, rows],
     workgroup = LANES,
-    requires(inner % 8 == 0, inner > 0, 2 * cols % MOST_OUTPUTS == 0),
+    requires(inner % 8 == 0, inner > 0, 2 * cols % OUTPUTS == 0),
     dependent,
     instances(T = [f32, f16, bf16], LANES = [128], EARLY = [1]),
     instances(T = [f32, f16, bf16], LANES = [256], EARLY = [2])
@@ -216,11 +212,11 @@ pub fn norm_gated_product<T: Float, const LANES: u32, const EARLY: u32>(
     y: &mut Tensor<T, (rows, cols)>,
     eps: f32,
 ) {
-    let pairs = Share::<EARLY>::OUTPUTS / 2;
+    let pairs = OUTPUTS / 2;
     let (first, row) = (group_id(0) * pairs, group_id(1));
-    let mut early = private::<T>(8 * Share::<EARLY>::OUTPUTS * EARLY);
+    let mut early = private::<T>(8 * OUTPUTS * EARLY);
     load_early::<T, LANES, EARLY, _>(w, &mut early, |o| first + o % pairs + o / pairs * cols);
-    let mut parts = shared::<f32>(MOST_OUTPUTS * SUBGROUPS);
+    let mut parts = shared::<f32>(OUTPUTS * SUBGROUPS);
     let mut norms = private::<T>(8 * EARLY);
     let mut inputs = private::<T>(8 * EARLY);
     load_row::<T, LANES, EARLY, _>(inner / 8, &mut norms, |i| norm.load8(i));
@@ -246,23 +242,22 @@ pub fn norm_gated_product<T: Float, const LANES: u32, const EARLY: u32>(
 /// Product that joins the residual stream: `h[r, n] += sum_k x[r, k] * w[n, k]`, the sum rounded
 /// to the tensor's type before it is added.
 #[kernel(
-    grid = [cols / Share::<EARLY>::OUTPUTS, rows],
+    grid = [cols / OUTPUTS, rows],
     workgroup = LANES,
-    requires(inner % 8 == 0, inner > 0, cols % MOST_OUTPUTS == 0),
+    requires(inner % 8 == 0, inner > 0, cols % OUTPUTS == 0),
     dependent,
     instances(T = [f32, f16, bf16], LANES = [128], EARLY = [1]),
-    instances(T = [f32, f16, bf16], LANES = [256], EARLY = [2, 6])
+    instances(T = [f32, f16, bf16], LANES = [256], EARLY = [2])
 )]
 pub fn product_add<T: Float, const LANES: u32, const EARLY: u32>(
     x: &Tensor<T, (rows, inner)>,
     w: &Tensor<T, (cols, inner)>,
     h: &mut Tensor<T, (rows, cols)>,
 ) {
-    let outputs = Share::<EARLY>::OUTPUTS;
-    let (first, row) = (group_id(0) * outputs, group_id(1));
-    let mut early = private::<T>(8 * Share::<EARLY>::OUTPUTS * EARLY);
+    let (first, row) = (group_id(0) * OUTPUTS, group_id(1));
+    let mut early = private::<T>(8 * OUTPUTS * EARLY);
     load_early::<T, LANES, EARLY, _>(w, &mut early, |o| first + o);
-    let mut parts = shared::<f32>(MOST_OUTPUTS * SUBGROUPS);
+    let mut parts = shared::<f32>(OUTPUTS * SUBGROUPS);
     clear(&mut parts);
     launch_barrier();
     sum_products::<T, LANES, EARLY, _, _, _>(
@@ -273,7 +268,7 @@ pub fn product_add<T: Float, const LANES: u32, const EARLY: u32>(
         |j| x.load8([row, j * LANES + local_index()]).to_f32(),
         |i| x.load8([row, i]).to_f32(),
     );
-    if local_index() < outputs {
+    if local_index() < OUTPUTS {
         let n = first + local_index();
         let sum = T::from_f32(total(&parts, local_index()));
         h[[row, n]] = T::from_f32(h[[row, n]].to_f32() + sum.to_f32());

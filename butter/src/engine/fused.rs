@@ -4,7 +4,7 @@
 //! The results are those of [`super::step`]'s own layers to the bit, where both sum products by
 //! as many threads: the kernels keep every rounding.
 
-use iron_corpus::decode::MOST_OUTPUTS;
+use iron_corpus::decode::OUTPUTS;
 use iron_runtime::Tensor;
 
 use super::attention::{AttentionBlock, Stacked};
@@ -41,7 +41,7 @@ impl FusedLayer<'_> {
 /// Whether the fused kernels multiply by these weights, `[outputs, inputs]`.
 fn is_product(w: &Tensor) -> bool {
     let (outputs, inputs) = (w.shape()[0], w.shape()[1]);
-    outputs.is_multiple_of(u64::from(MOST_OUTPUTS)) && inputs.is_multiple_of(8)
+    outputs.is_multiple_of(u64::from(OUTPUTS)) && inputs.is_multiple_of(8)
 }
 
 impl Graph {
@@ -137,26 +137,23 @@ impl Planner {
         eps: f32,
     ) {
         let operands = [hidden.into(), norm.into(), w.into(), y.into(), eps.into()];
-        let suffix = self.early_lanes(w.shape()[1], 2);
+        let suffix = self.early_lanes(w.shape()[1]);
         self.launch(Family::Decode, kernel, &suffix, operands);
     }
 
     /// `hidden += x · wᵀ`.
     fn product_add(&mut self, w: &Tensor, x: &Activation, hidden: &Activation) {
         let operands = [x.into(), w.into(), hidden.into()];
-        let suffix = self.early_lanes(w.shape()[1], 6);
+        let suffix = self.early_lanes(w.shape()[1]);
         self.launch(Family::Decode, "product_add", &suffix, operands);
     }
 
     /// The instance of a fused product of rows of `inner` elements: threads that share an output,
-    /// and how many vectors each loads before it waits, of at most `most`.
-    fn early_lanes(&self, inner: u64, most: u64) -> String {
-        let lanes = self.route.dense_lanes(inner);
-        let early = match inner.div_ceil(u64::from(8 * lanes)) {
-            _ if lanes < 256 => 1,
-            0..=2 => 2,
-            _ => most,
-        };
-        format!("-LANES={lanes}-EARLY={early}")
+    /// and how many vectors each loads before it waits.
+    fn early_lanes(&self, inner: u64) -> String {
+        match self.route.dense_lanes(inner) {
+            256 => "-LANES=256-EARLY=2".to_owned(),
+            lanes => format!("-LANES={lanes}-EARLY=1"),
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use iron_corpus::decode::MOST_OUTPUTS;
+use iron_corpus::decode::OUTPUTS;
 use iron_corpus::selection::ARGMAX_CHUNK;
 use iron_ir::Scalar;
 use iron_runtime::{Device, Tensor};
@@ -123,7 +123,7 @@ impl Graph {
             embedding: Matrix::upload(device, &weights.embedding, dtype)?,
             final_norm: upload_vector(device, &weights.final_norm, dtype)?,
             is_fusable: config.residual_scale == 1.0
-                && config.hidden_size.is_multiple_of(MOST_OUTPUTS as usize)
+                && config.hidden_size.is_multiple_of(OUTPUTS as usize)
                 && layers.iter().all(|layer| layer.fused().is_some()),
             output,
             layers,
