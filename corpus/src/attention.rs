@@ -16,9 +16,29 @@ use iron_ir::Scalar;
 use iron_ir::prelude::*;
 use iron_ir::testing::{Bound, Cases, Generator, Inputs, ints, normal, values};
 
-/// Positions of one split of [`attention_decode`]. Splits are counted from position 0, so a
-/// row's sum order depends on its own length alone.
-const SPLIT: u32 = 256;
+/// Most positions of one split of [`attention_decode`].
+const MOST_POSITIONS: u32 = 512;
+
+/// Positions of one split of a row that sees `seen` positions: the splits fill a device that has
+/// one row, and their number depends on the row alone, never on its company.
+#[device_fn]
+pub fn split_length(seen: u32) -> u32 {
+    (128 * seen.div_ceil(4096)).min(MOST_POSITIONS)
+}
+
+/// Splits that no row which sees up to `seen` positions has more of.
+pub fn most_splits(seen: u32) -> u32 {
+    seen.div_ceil(128).min(32).max(seen.div_ceil(MOST_POSITIONS))
+}
+
+/// Positions `first..end` of a split of a row of `length` positions; none where `first >= end`.
+#[device_fn]
+pub(crate) fn split_of(length: u32, window: u32, split: u32) -> (u32, u32) {
+    let seen = length.min(window);
+    let positions = split_length(seen);
+    let first = length - seen + split * positions;
+    (first, (first + positions).min(length))
+}
 
 /// Writes the keys and values of new rows: row `r` goes to position `positions[r]` of sequence
 /// `sequences[r]`.
@@ -46,7 +66,7 @@ pub fn kv_append<T: Float>(
 
 /// A score under a soft cap; 0 caps nothing.
 #[device_fn]
-fn capped(score: f32, soft_cap: f32) -> f32 {
+pub(crate) fn capped(score: f32, soft_cap: f32) -> f32 {
     if soft_cap > 0.0 {
         soft_cap * (score / soft_cap).tanh()
     } else {
@@ -78,9 +98,7 @@ pub fn attention_decode<T: Float, const HEAD_DIM: u32>(
     soft_cap: f32,
 ) {
     let (split, head, row) = (group_id(0), group_id(1), group_id(2));
-    let length = positions[row] + 1;
-    let end = ((split + 1) * SPLIT).min(length);
-    let first = (split * SPLIT).max(length - length.min(window));
+    let (first, end) = split_of(positions[row] + 1, window, split);
     if first >= end {
         return;
     }
@@ -89,7 +107,7 @@ pub fn attention_decode<T: Float, const HEAD_DIM: u32>(
     let kv_head = head / (heads / kv_heads);
 
     let mut query = shared::<f32>(HEAD_DIM);
-    let mut weights = shared::<f32>(SPLIT);
+    let mut weights = shared::<f32>(MOST_POSITIONS);
     for i in strided(HEAD_DIM) {
         query[i] = q[[row, head, i]].to_f32() * scale;
     }
@@ -154,9 +172,18 @@ pub fn attention_decode<T: Float, const HEAD_DIM: u32>(
     }
 }
 
+/// Threads of [`attention_combine`], and splits that each reads at once.
+const COMBINERS: u32 = 128;
+const TAKEN: u32 = 4;
+
 /// Joins the splits of [`attention_decode`]:
 /// `y = sum_s e^(m_s - m) o_s / (e^(sink - m) + sum_s e^(m_s - m) l_s)`.
-#[kernel(grid = [heads, rows], workgroup = 64, instances(T = [f32, f16, bf16]))]
+#[kernel(
+    grid = [heads, rows],
+    workgroup = 128,
+    requires(head_dim % 4 == 0, head_dim > 0, head_dim <= 512),
+    instances(T = [f32, f16, bf16])
+)]
 pub fn attention_combine<T: Float>(
     partial: &Tensor<f32, (rows, heads, splits, head_dim)>,
     stats: &Tensor<f32, { (rows, heads, splits, 2) }>,
@@ -166,26 +193,55 @@ pub fn attention_combine<T: Float>(
     window: u32,
 ) {
     let (head, row) = (group_id(0), group_id(1));
-    let length = positions[row] + 1;
-    let unused = (length - length.min(window)) / SPLIT;
-    let used = index_in(positions[row] / SPLIT, splits) + 1;
+    let seen = (positions[row] + 1).min(window);
+    let last = index_in(seen.div_ceil(split_length(seen)) - 1, splits);
     let sink = sinks[head];
     let mut largest = sink;
-    for split in unused..used {
+    for split in strided(last + 1) {
         largest = largest.max(stats[[row, head, split, 0]]);
     }
-    let mut sum = (sink - largest).exp();
-    for split in unused..used {
-        let factor = (stats[[row, head, split, 0]] - largest).exp();
-        sum = fma(factor, stats[[row, head, split, 1]], sum);
-    }
-    for i in strided(head_dim) {
-        let mut total = 0.0f32;
-        for split in unused..used {
-            let factor = (stats[[row, head, split, 0]] - largest).exp();
-            total = fma(factor, partial[[row, head, split, i]], total);
+    let largest = workgroup_max(largest);
+
+    // A thread owns four columns; the threads that own the same four share the splits.
+    let lanes = head_dim / 4;
+    let shares = COMBINERS / lanes;
+    let (column, share) = (local_index() % lanes, local_index() / lanes);
+    let mut outputs = shared::<f32>(4 * COMBINERS);
+    let mut sums = shared::<f32>(COMBINERS);
+    if share < shares {
+        let mut output = splat4(0.0f32);
+        let mut sum = 0.0f32;
+        for start in (share..last + 1).step_by((TAKEN * shares) as usize) {
+            // Every load is taken, the ones past the end again: loads behind conditions wait for
+            // each other.
+            let mut parts = private::<f32>(4 * TAKEN);
+            let mut scales = private::<f32>(2 * TAKEN);
+            for j in unroll(0..TAKEN) {
+                let split = (start + j * shares).min(last);
+                parts.store4(j, partial.load4([row, head, split, column]));
+                scales.store2(j, stats.load2([row, head, split, 0]));
+            }
+            for j in unroll(0..TAKEN) {
+                let taken = start + j * shares <= last;
+                let factor = select(taken, (scales[2 * j] - largest).exp(), 0.0);
+                sum = fma(factor, scales[2 * j + 1], sum);
+                output = parts.load4(j).mul_add(splat4(factor), output);
+            }
         }
-        y[[row, head, i]] = T::from_f32(total / sum);
+        outputs.store4(share * lanes + column, output);
+        if column == 0 {
+            sums[share] = sum;
+        }
+    }
+    barrier();
+    for i in strided(lanes) {
+        let mut output = splat4(0.0f32);
+        let mut sum = (sink - largest).exp();
+        for part in 0..shares {
+            output += outputs.load4(part * lanes + i);
+            sum += sums[part];
+        }
+        y.store4([row, head, i], (output / splat4(sum)).to::<T>());
     }
 }
 
@@ -455,13 +511,40 @@ const DECODES: [(u64, u64, u64, u64); 4] =
     [(1, 1, 1, 0), (2, 4, 2, 40), (3, 3, 1, 300), (1, 9, 3, 600)];
 
 #[test_kernel(attention_decode)]
-fn attention_decode_then_combine(t: &mut Cases) {
+fn attention_decode_matches_f64(t: &mut Cases) {
     let head_dim = t.constant("HEAD_DIM") as u64;
-    let cases = DECODES.iter().zip(EXTRAS).chain([(&DECODES[3], EXTRAS[0])]);
+    decode_cases(t, head_dim, 1, &DECODES);
+}
+
+/// Splits by their definition: positions `first..end` of each that a row has.
+fn splits_of(length: usize, window: usize) -> Vec<(usize, usize)> {
+    let first = length - length.min(window);
+    let positions = match length - first {
+        0..=4096 => 128,
+        4097..=8192 => 256,
+        8193..=12288 => 384,
+        _ => 512,
+    };
+    let starts = (first..length).step_by(positions);
+    starts
+        .map(|start| (start, length.min(start + positions)))
+        .collect()
+}
+
+/// Cases of a kernel with the contract of [`attention_decode`]: rows, heads by `group`,
+/// key-value heads and the longest row's position of each shape, with and without extras.
+pub(crate) fn decode_cases(
+    t: &mut Cases,
+    head_dim: u64,
+    group: u64,
+    shapes: &[(u64, u64, u64, u64)],
+) {
+    let cases = shapes.iter().zip(EXTRAS).chain([(&shapes[shapes.len() - 1], EXTRAS[0])]);
     for (&(rows, heads, kv_heads, longest), extras) in cases {
+        let heads = heads * group;
         let (block_size, pages) = (32, longest / 32 + 1);
         let blocks = rows * pages;
-        let splits = longest / u64::from(SPLIT) + 1;
+        let splits = u64::from(most_splits(longest as u32 + 1));
         let scale = 1.0 / (head_dim as f32).sqrt();
         let position = move |row: usize, _: i64| longest as i64 / (row as i64 + 1);
         t.case(format!(
@@ -505,14 +588,8 @@ fn attention_decode_then_combine(t: &mut Cases) {
                 for head in 0..heads as usize {
                     let kv_head = head / (heads as usize / kv);
                     let q = &inputs["q"][(row * heads as usize + head) * dim..][..dim];
-                    for split in 0..n_splits {
-                        let length = *position as usize + 1;
-                        let end = length.min((split + 1) * SPLIT as usize);
-                        let seen = length.saturating_sub(extras.window as usize);
-                        let first = seen.max(split * SPLIT as usize);
-                        if first >= end {
-                            continue;
-                        }
+                    let splits = splits_of(*position as usize + 1, extras.window as usize);
+                    for (split, (first, end)) in splits.into_iter().enumerate() {
                         let at = |p: usize| {
                             let block = table[p / block_size as usize] as usize;
                             let slot = p % block_size as usize;
@@ -546,7 +623,7 @@ fn attention_decode_then_combine(t: &mut Cases) {
 
 #[test_kernel(attention_combine)]
 fn attention_combine_matches_f64(t: &mut Cases) {
-    let shapes = [(0, 1, 1, 64), (1, 1, 1, 64), (3, 2, 4, 80), (3, 2, 4, 80)];
+    let shapes = [(0, 1, 1, 64), (1, 1, 1, 64), (3, 2, 4, 80), (3, 2, 32, 256)];
     for ((rows, heads, splits, head_dim), extras) in shapes.into_iter().zip(EXTRAS) {
         t.case(format!("{rows}x{heads}x{splits}x{head_dim}, {extras:?}"))
             .input("partial", [rows, heads, splits, head_dim], normal(0.0, 1.0))
@@ -554,7 +631,7 @@ fn attention_combine_matches_f64(t: &mut Cases) {
             .input(
                 "positions",
                 [rows],
-                ints(0, 1).map(move |row, _| (row as i64 * 300) % (256 * splits as i64)),
+                ints(0, 1).map(move |row, _| (row as i64 * 300) % (128 * splits as i64)),
             )
             .input("sinks", [heads], extras.sinks(heads))
             .output("y", [rows, heads, head_dim])
@@ -565,8 +642,7 @@ fn attention_combine_matches_f64(t: &mut Cases) {
                 let mut y = Vec::new();
                 for (row, position) in inputs.ints("positions").iter().enumerate() {
                     let length = *position as usize + 1;
-                    let first = length.saturating_sub(extras.window as usize) / 256;
-                    let used = first..length.div_ceil(256);
+                    let used = 0..splits_of(length, extras.window as usize).len();
                     for head in 0..heads {
                         let sink = inputs["sinks"][head];
                         let cell = |s: usize| (row * heads + head) * splits + s;
