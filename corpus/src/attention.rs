@@ -22,20 +22,23 @@ const MOST_POSITIONS: u32 = 512;
 /// Positions of one split of a row that sees `seen` positions: the splits fill a device that has
 /// one row, and their number depends on the row alone, never on its company.
 #[device_fn]
-pub fn split_length(seen: u32) -> u32 {
-    (128 * seen.div_ceil(4096)).min(MOST_POSITIONS)
+pub fn split_length(seen: u32, head_dim: u32) -> u32 {
+    let least = select(head_dim > 128, 64, 128);
+    (least * seen.div_ceil(4096)).min(MOST_POSITIONS)
 }
 
 /// Splits that no row which sees up to `seen` positions has more of.
-pub fn most_splits(seen: u32) -> u32 {
-    seen.div_ceil(128).min(32).max(seen.div_ceil(MOST_POSITIONS))
+pub fn most_splits(seen: u32, head_dim: u32) -> u32 {
+    let least = if head_dim > 128 { 64 } else { 128 };
+    let fixed = seen.div_ceil(least).min(4096 / least);
+    fixed.max(seen.div_ceil(MOST_POSITIONS))
 }
 
 /// Positions `first..end` of a split of a row of `length` positions; none where `first >= end`.
 #[device_fn]
-pub(crate) fn split_of(length: u32, window: u32, split: u32) -> (u32, u32) {
+pub(crate) fn split_of<const HEAD_DIM: u32>(length: u32, window: u32, split: u32) -> (u32, u32) {
     let seen = length.min(window);
-    let positions = split_length(seen);
+    let positions = split_length(seen, HEAD_DIM);
     let first = length - seen + split * positions;
     (first, (first + positions).min(length))
 }
@@ -98,7 +101,7 @@ pub fn attention_decode<T: Float, const HEAD_DIM: u32>(
     soft_cap: f32,
 ) {
     let (split, head, row) = (group_id(0), group_id(1), group_id(2));
-    let (first, end) = split_of(positions[row] + 1, window, split);
+    let (first, end) = split_of::<HEAD_DIM>(positions[row] + 1, window, split);
     if first >= end {
         return;
     }
@@ -194,7 +197,20 @@ pub fn attention_combine<T: Float>(
 ) {
     let (head, row) = (group_id(0), group_id(1));
     let seen = (positions[row] + 1).min(window);
-    let last = index_in(seen.div_ceil(split_length(seen)) - 1, splits);
+    let last = index_in(seen.div_ceil(split_length(seen, head_dim)) - 1, splits);
+    // A thread owns four columns; the threads that own the same four share the splits.
+    let lanes = head_dim / 4;
+    let shares = COMBINERS / lanes;
+    let (column, share) = (local_index() % lanes, local_index() / lanes);
+    // Every load is taken, the ones past the end again: loads behind conditions wait for each
+    // other. The first ones do not wait for the largest score either.
+    let mut parts = private::<f32>(4 * TAKEN);
+    let mut scales = private::<f32>(2 * TAKEN);
+    for j in unroll(0..TAKEN) {
+        let split = (share + j * shares).min(last);
+        parts.store4(j, partial.load4([row, head, split, column]));
+        scales.store2(j, stats.load2([row, head, split, 0]));
+    }
     let sink = sinks[head];
     let mut largest = sink;
     for split in strided(last + 1) {
@@ -202,30 +218,25 @@ pub fn attention_combine<T: Float>(
     }
     let largest = workgroup_max(largest);
 
-    // A thread owns four columns; the threads that own the same four share the splits.
-    let lanes = head_dim / 4;
-    let shares = COMBINERS / lanes;
-    let (column, share) = (local_index() % lanes, local_index() / lanes);
     let mut outputs = shared::<f32>(4 * COMBINERS);
     let mut sums = shared::<f32>(COMBINERS);
     if share < shares {
         let mut output = splat4(0.0f32);
         let mut sum = 0.0f32;
         for start in (share..last + 1).step_by((TAKEN * shares) as usize) {
-            // Every load is taken, the ones past the end again: loads behind conditions wait for
-            // each other.
-            let mut parts = private::<f32>(4 * TAKEN);
-            let mut scales = private::<f32>(2 * TAKEN);
-            for j in unroll(0..TAKEN) {
-                let split = (start + j * shares).min(last);
-                parts.store4(j, partial.load4([row, head, split, column]));
-                scales.store2(j, stats.load2([row, head, split, 0]));
-            }
             for j in unroll(0..TAKEN) {
                 let taken = start + j * shares <= last;
                 let factor = select(taken, (scales[2 * j] - largest).exp(), 0.0);
                 sum = fma(factor, scales[2 * j + 1], sum);
                 output = parts.load4(j).mul_add(splat4(factor), output);
+            }
+            let next = start + TAKEN * shares;
+            if next <= last {
+                for j in unroll(0..TAKEN) {
+                    let split = (next + j * shares).min(last);
+                    parts.store4(j, partial.load4([row, head, split, column]));
+                    scales.store2(j, stats.load2([row, head, split, 0]));
+                }
             }
         }
         outputs.store4(share * lanes + column, output);
@@ -517,13 +528,13 @@ fn attention_decode_matches_f64(t: &mut Cases) {
 }
 
 /// Splits by their definition: positions `first..end` of each that a row has.
-fn splits_of(length: usize, window: usize) -> Vec<(usize, usize)> {
+fn splits_of(length: usize, window: usize, head_dim: usize) -> Vec<(usize, usize)> {
     let first = length - length.min(window);
+    let least = [128, 64][usize::from(head_dim == 256)];
     let positions = match length - first {
-        0..=4096 => 128,
-        4097..=8192 => 256,
-        8193..=12288 => 384,
-        _ => 512,
+        0..=4096 => least,
+        4097..=8192 => 2 * least,
+        seen => panic!("no case has {seen} positions"),
     };
     let starts = (first..length).step_by(positions);
     starts
@@ -542,16 +553,19 @@ pub(crate) fn decode_cases(
     let cases = shapes.iter().zip(EXTRAS).chain([(&shapes[shapes.len() - 1], EXTRAS[0])]);
     for (&(rows, heads, kv_heads, longest), extras) in cases {
         let heads = heads * group;
-        let (block_size, pages) = (32, longest / 32 + 1);
+        let (block_size, pages) = (64, longest / 64 + 1);
         let blocks = rows * pages;
-        let splits = u64::from(most_splits(longest as u32 + 1));
+        let splits = u64::from(most_splits(longest as u32 + 1, head_dim as u32));
         let scale = 1.0 / (head_dim as f32).sqrt();
         let position = move |row: usize, _: i64| longest as i64 / (row as i64 + 1);
-        t.case(format!(
+        let case = t.case(format!(
             "{rows} rows, {heads}/{kv_heads} heads, context {}, {extras:?}",
             longest + 1
-        ))
-        .input("q", [rows, heads, head_dim], normal(0.0, 1.0))
+        ));
+        if longest > 4000 {
+            case.production();
+        }
+        case.input("q", [rows, heads, head_dim], normal(0.0, 1.0))
         .input(
             "k_cache",
             [blocks, kv_heads, block_size, head_dim],
@@ -588,7 +602,7 @@ pub(crate) fn decode_cases(
                 for head in 0..heads as usize {
                     let kv_head = head / (heads as usize / kv);
                     let q = &inputs["q"][(row * heads as usize + head) * dim..][..dim];
-                    let splits = splits_of(*position as usize + 1, extras.window as usize);
+                    let splits = splits_of(*position as usize + 1, extras.window as usize, dim);
                     for (split, (first, end)) in splits.into_iter().enumerate() {
                         let at = |p: usize| {
                             let block = table[p / block_size as usize] as usize;
@@ -631,7 +645,7 @@ fn attention_combine_matches_f64(t: &mut Cases) {
             .input(
                 "positions",
                 [rows],
-                ints(0, 1).map(move |row, _| (row as i64 * 300) % (128 * splits as i64)),
+                ints(0, 1).map(move |row, _| (row as i64 * 300) % (64 * splits as i64)),
             )
             .input("sinks", [heads], extras.sinks(heads))
             .output("y", [rows, heads, head_dim])
@@ -642,7 +656,7 @@ fn attention_combine_matches_f64(t: &mut Cases) {
                 let mut y = Vec::new();
                 for (row, position) in inputs.ints("positions").iter().enumerate() {
                     let length = *position as usize + 1;
-                    let used = 0..splits_of(length, extras.window as usize).len();
+                    let used = 0..splits_of(length, extras.window as usize, dim).len();
                     for head in 0..heads {
                         let sink = inputs["sinks"][head];
                         let cell = |s: usize| (row * heads + head) * splits + s;

@@ -4,14 +4,14 @@
 use iron_ir::prelude::*;
 use iron_ir::testing::{Benches, Cases, ints, normal};
 
-use crate::attention::{capped, decode_cases, split_of};
+use crate::attention::{capped, decode_cases, most_splits, split_of};
 
 /// Threads of a workgroup.
 const THREADS: u32 = 256;
 /// Rows of the cache that a thread reads at once.
 const HELD: u32 = 4;
-/// Most positions of a split, and of the tile that its last ones begin.
-const MOST_SCORES: u32 = 512 + 128;
+/// Most positions of a split.
+const MOST_POSITIONS: u32 = 512;
 
 /// How [`attention_decode_grouped`] divides its threads.
 struct Shape<const HEAD_DIM: u32, const GROUP: u32>;
@@ -23,6 +23,8 @@ impl<const HEAD_DIM: u32, const GROUP: u32> Shape<HEAD_DIM, GROUP> {
     const RUN: u32 = THREADS / Self::LANES;
     /// Positions of a tile.
     const KEYS: u32 = HELD * Self::RUN;
+    /// Most blocks that the positions of a split lie in.
+    const PAGES: u32 = MOST_POSITIONS / Self::KEYS + 1;
     /// Floats of a position's partial products; the odd factor keeps the columns of equal lanes
     /// in different banks.
     const STRIDE: u32 = (Self::LANES + 1) * GROUP;
@@ -35,33 +37,39 @@ impl<const HEAD_DIM: u32, const GROUP: u32> Shape<HEAD_DIM, GROUP> {
     };
 }
 
-/// Where a thread reads next: its run begins at position `at`, row `slot` of page `page`.
+/// Where a tile lies: its first position, that one's row in its block, and which of the split's
+/// blocks that is.
 #[device_struct]
-struct Cursor {
-    at: u32,
-    page: u32,
+struct Place {
+    tile: u32,
     slot: u32,
+    page: u32,
 }
 
-/// The run after this one, or the same where `end` is reached: it is read again, for nothing.
+/// The tile after this one, or the same where the split ends. Tiles do not cross blocks.
 #[device_fn]
-fn next_run(cursor: Cursor, run: u32, end: u32, block_size: u32) -> Cursor {
-    let step = select(cursor.at + run < end, run, 0);
-    let turned = cursor.slot + step == block_size;
-    Cursor {
-        at: cursor.at + step,
-        page: select(turned, cursor.page + 1, cursor.page),
-        slot: select(turned, 0, cursor.slot + step),
+fn after(place: Place, tile_keys: u32, end: u32, block_size: u32) -> Place {
+    let step = select(place.tile + tile_keys < end, tile_keys, 0);
+    let turned = place.slot + step == block_size;
+    Place {
+        tile: place.tile + step,
+        slot: select(turned, 0, place.slot + step),
+        page: select(turned, place.page + 1, place.page),
     }
 }
 
 /// Attention of single query rows, as [`crate::attention::attention_decode`] with the same
 /// splits, for `GROUP` query heads of one key and value head at once. Blocks of the cache hold a
-/// multiple of 32 positions.
+/// multiple of a tile's positions, `32 * 256 / HEAD_DIM`.
 #[kernel(
     grid = [splits, ceil_div(heads, GROUP), rows],
     workgroup = 256,
-    requires(heads % kv_heads == 0, heads / kv_heads % GROUP == 0, block_size % 32 == 0, block_size > 0),
+    requires(
+        heads % kv_heads == 0,
+        heads / kv_heads % GROUP == 0,
+        block_size % (8192 / HEAD_DIM) == 0,
+        block_size > 0
+    ),
     instances(T = [f16, bf16], HEAD_DIM = [128], GROUP = [4, 1]),
     instances(T = [bf16], HEAD_DIM = [128], GROUP = [2]),
     instances(T = [bf16], HEAD_DIM = [256], GROUP = [6])
@@ -84,97 +92,124 @@ pub fn attention_decode_grouped<T: Float, const HEAD_DIM: u32, const GROUP: u32>
     let tile_keys = Shape::<HEAD_DIM, GROUP>::KEYS;
     let stride = Shape::<HEAD_DIM, GROUP>::STRIDE;
     let (split, row) = (group_id(0), group_id(2));
-    let (first, end) = split_of(positions[row] + 1, window, split);
+    let (first, end) = split_of::<HEAD_DIM>(positions[row] + 1, window, split);
     if first >= end {
         return;
     }
     let sequence = index_in(sequences[row], all_sequences);
     let first_head = group_id(1) * GROUP;
     let kv_head = first_head / (heads / kv_heads);
-    let (lane, place) = (local_index() % lanes, local_index() / lanes);
-    // Runs do not cross blocks.
-    let begin = first - first % run;
+    let (lane, own) = (local_index() % lanes, local_index() / lanes);
+    let begin = first - first % tile_keys;
 
     let mut partials = shared::<f32>(Shape::<HEAD_DIM, GROUP>::SCRATCH);
-    let mut scores = shared::<f32>(MOST_SCORES * GROUP);
+    let mut scores = shared::<f32>((MOST_POSITIONS + 2 * tile_keys) * GROUP);
     let mut shares = shared::<f32>(THREADS);
     let mut extremes = shared::<f32>(8 * GROUP);
+    let mut block_of = shared::<u32>(Shape::<HEAD_DIM, GROUP>::PAGES);
     let mut query = private::<f32>(8 * GROUP);
-    let mut keys = private::<T>(8 * HELD);
-    let mut values = private::<T>(8 * HELD);
+    // Two tiles: one is computed, the other on its way.
+    let mut held = private::<T>(2 * 8 * HELD);
 
-    let mut key_cursor = Cursor {
-        at: begin,
-        page: begin / block_size,
-        slot: begin % block_size,
-    };
-    for j in unroll(0..HELD) {
-        let page = index_in(key_cursor.page, max_blocks);
-        let block = index_in(block_table[[sequence, page]], blocks);
-        let at = (key_cursor.at + place).max(first).min(end - 1) - key_cursor.at;
-        keys.store8(j, k_cache.load8([block, kv_head, key_cursor.slot + at, lane]));
-        values.store8(j, v_cache.load8([block, kv_head, key_cursor.slot + at, lane]));
-        key_cursor = next_run(key_cursor, run, end, block_size);
+    // The blocks of the split, once for all tiles.
+    let first_page = begin / block_size;
+    for i in strided((end - 1) / block_size - first_page + 1) {
+        let page = index_in(first_page + i, max_blocks);
+        block_of[i] = index_in(block_table[[sequence, page]], blocks);
     }
-    let mut value_cursor = key_cursor;
+    barrier();
+    let zeroth = Place {
+        tile: begin,
+        slot: begin % block_size,
+        page: 0,
+    };
+    let second = after(zeroth, tile_keys, end, block_size);
+    let third = after(second, tile_keys, end, block_size);
+    // A thread's rows of a tile are a run apart. Rows that the split does not have are others
+    // again: what nobody wrote may be NaN, which a weight of zero keeps.
+    let row_of = |place: Place, j: u32| {
+        let position = (place.tile + j * run + own).max(first).min(end - 1);
+        place.slot + position - place.tile
+    };
+    for half in unroll(0..2) {
+        let place = if half == 0 { zeroth } else { second };
+        let block = block_of[place.page];
+        for j in unroll(0..HELD) {
+            let keys = k_cache.load8([block, kv_head, row_of(place, j), lane]);
+            held.store8(half * HELD + j, keys);
+        }
+    }
     for head in unroll(0..GROUP) {
         let part = q.load8([row, first_head + head, lane]).to_f32();
         query.store8(head, part * scale);
     }
 
-    for tile in (begin..end).step_by(tile_keys as usize) {
-        for j in unroll(0..HELD) {
-            let key = keys.load8(j).to_f32();
-            let to = (j * run + place) * (lanes + 1) + lane;
-            let product = |head: u32| key.dot(query.load8(head));
-            if GROUP % 4 == 0 {
-                for h in unroll(0..GROUP / 4) {
-                    let (a, b) = (4 * h, 4 * h + 2);
-                    let four = vec4(product(a), product(a + 1), product(b), product(b + 1));
-                    partials.store4(to * (GROUP / 4) + h, four);
+    let mut ahead = third;
+    for pair in (begin..end).step_by(2 * tile_keys as usize) {
+        for half in unroll(0..2) {
+            for j in unroll(0..HELD) {
+                let key = held.load8(half * HELD + j).to_f32();
+                let to = (j * run + own) * (lanes + 1) + lane;
+                let product = |head: u32| key.dot(query.load8(head));
+                if GROUP % 4 == 0 {
+                    for h in unroll(0..GROUP / 4) {
+                        let (a, b) = (4 * h, 4 * h + 2);
+                        let four = vec4(product(a), product(a + 1), product(b), product(b + 1));
+                        partials.store4(to * (GROUP / 4) + h, four);
+                    }
+                } else if GROUP % 2 == 0 {
+                    for h in unroll(0..GROUP / 2) {
+                        let two = vec2(product(2 * h), product(2 * h + 1));
+                        partials.store2(to * (GROUP / 2) + h, two);
+                    }
+                } else {
+                    for head in unroll(0..GROUP) {
+                        partials[to * GROUP + head] = product(head);
+                    }
                 }
-            } else if GROUP % 2 == 0 {
-                for h in unroll(0..GROUP / 2) {
-                    let two = vec2(product(2 * h), product(2 * h + 1));
-                    partials.store2(to * (GROUP / 2) + h, two);
+            }
+            // After the last keys come the first values.
+            if pair + 2 * tile_keys < end {
+                let block = block_of[ahead.page];
+                for j in unroll(0..HELD) {
+                    let keys = k_cache.load8([block, kv_head, row_of(ahead, j), lane]);
+                    held.store8(half * HELD + j, keys);
                 }
+                ahead = after(ahead, tile_keys, end, block_size);
             } else {
-                for head in unroll(0..GROUP) {
-                    partials[to * GROUP + head] = product(head);
+                let place = if half == 0 { zeroth } else { second };
+                let block = block_of[place.page];
+                for j in unroll(0..HELD) {
+                    let values = v_cache.load8([block, kv_head, row_of(place, j), lane]);
+                    held.store8(half * HELD + j, values);
                 }
             }
-        }
-        for j in unroll(0..HELD) {
-            let page = index_in(key_cursor.page, max_blocks);
-            let block = index_in(block_table[[sequence, page]], blocks);
-            let at = (key_cursor.at + place).max(first).min(end - 1) - key_cursor.at;
-            keys.store8(j, k_cache.load8([block, kv_head, key_cursor.slot + at, lane]));
-            key_cursor = next_run(key_cursor, run, end, block_size);
-        }
-        barrier();
-        for i in strided(tile_keys * GROUP) {
-            let from = i / GROUP * stride + i % GROUP;
-            let mut sums = splat4(0.0f32);
-            for part in unroll(0..lanes / 4) {
-                let at = from + part * 4 * GROUP;
-                let four = vec4(
-                    partials[at],
-                    partials[at + GROUP],
-                    partials[at + 2 * GROUP],
-                    partials[at + 3 * GROUP],
-                );
-                sums += four;
+            barrier();
+            let tile = pair + half * tile_keys;
+            for i in strided(tile_keys * GROUP) {
+                let from = i / GROUP * stride + i % GROUP;
+                let mut sums = splat4(0.0f32);
+                for part in unroll(0..lanes / 4) {
+                    let at = from + part * 4 * GROUP;
+                    let four = vec4(
+                        partials[at],
+                        partials[at + GROUP],
+                        partials[at + 2 * GROUP],
+                        partials[at + 3 * GROUP],
+                    );
+                    sums += four;
+                }
+                let position = tile + i / GROUP;
+                let seen = position >= first && position < end;
+                let score = capped(sums.sum(), soft_cap);
+                scores[(tile - begin) * GROUP + i] = select(seen, score, f32::NEG_INFINITY);
             }
-            let position = tile + i / GROUP;
-            let seen = position >= first && position < end;
-            let score = capped(sums.sum(), soft_cap);
-            scores[(tile - begin) * GROUP + i] = select(seen, score, f32::NEG_INFINITY);
+            barrier();
         }
-        barrier();
     }
 
     // The largest score of each head, in two steps over its share of the threads.
-    let count = (end - begin).div_ceil(tile_keys) * tile_keys;
+    let count = (end - begin).div_ceil(2 * tile_keys) * 2 * tile_keys;
     let sharing = THREADS / GROUP / 8 * 8;
     let head = local_index() % GROUP;
     if local_index() < sharing * GROUP {
@@ -208,36 +243,40 @@ pub fn attention_decode_grouped<T: Float, const HEAD_DIM: u32, const GROUP: u32>
         output.store8(head, splat8(0.0f32));
         sums[head] = 0.0;
     }
-    for tile in (0..count).step_by(tile_keys as usize) {
-        for j in unroll(0..HELD) {
-            let value = values.load8(j).to_f32();
-            let at = tile + j * run + place;
-            let mut weights = private::<f32>(GROUP);
-            if GROUP % 4 == 0 {
-                for h in unroll(0..GROUP / 4) {
-                    weights.store4(h, scores.load4(at * (GROUP / 4) + h));
+    ahead = third;
+    for pair in (0..count).step_by(2 * tile_keys as usize) {
+        for half in unroll(0..2) {
+            for j in unroll(0..HELD) {
+                let value = held.load8(half * HELD + j).to_f32();
+                let at = pair + (half * HELD + j) * run + own;
+                let mut weights = private::<f32>(GROUP);
+                if GROUP % 4 == 0 {
+                    for h in unroll(0..GROUP / 4) {
+                        weights.store4(h, scores.load4(at * (GROUP / 4) + h));
+                    }
+                } else if GROUP % 2 == 0 {
+                    for h in unroll(0..GROUP / 2) {
+                        weights.store2(h, scores.load2(at * (GROUP / 2) + h));
+                    }
+                } else {
+                    for head in unroll(0..GROUP) {
+                        weights[head] = scores[at * GROUP + head];
+                    }
                 }
-            } else if GROUP % 2 == 0 {
-                for h in unroll(0..GROUP / 2) {
-                    weights.store2(h, scores.load2(at * (GROUP / 2) + h));
-                }
-            } else {
                 for head in unroll(0..GROUP) {
-                    weights[head] = scores[at * GROUP + head];
+                    sums[head] += weights[head];
+                    let sum = value.mul_add(splat8(weights[head]), output.load8(head));
+                    output.store8(head, sum);
                 }
             }
-            for head in unroll(0..GROUP) {
-                sums[head] += weights[head];
-                let sum = value.mul_add(splat8(weights[head]), output.load8(head));
-                output.store8(head, sum);
+            if begin + pair + 2 * tile_keys < end {
+                let block = block_of[ahead.page];
+                for j in unroll(0..HELD) {
+                    let values = v_cache.load8([block, kv_head, row_of(ahead, j), lane]);
+                    held.store8(half * HELD + j, values);
+                }
+                ahead = after(ahead, tile_keys, end, block_size);
             }
-        }
-        for j in unroll(0..HELD) {
-            let page = index_in(value_cursor.page, max_blocks);
-            let block = index_in(block_table[[sequence, page]], blocks);
-            let at = (value_cursor.at + place).max(first).min(end - 1) - value_cursor.at;
-            values.store8(j, v_cache.load8([block, kv_head, value_cursor.slot + at, lane]));
-            value_cursor = next_run(value_cursor, run, end, block_size);
         }
     }
 
@@ -245,11 +284,11 @@ pub fn attention_decode_grouped<T: Float, const HEAD_DIM: u32, const GROUP: u32>
     let together = Shape::<HEAD_DIM, GROUP>::TOGETHER;
     for round in unroll(0..GROUP / together) {
         for h in unroll(0..together) {
-            partials.store8((h * run + place) * lanes + lane, output.load8(round * together + h));
+            partials.store8((h * run + own) * lanes + lane, output.load8(round * together + h));
         }
         if round == 0 && lane == 0 {
             for head in unroll(0..GROUP) {
-                shares[place * GROUP + head] = sums[head];
+                shares[own * GROUP + head] = sums[head];
             }
         }
         barrier();
@@ -282,7 +321,7 @@ pub fn attention_decode_grouped<T: Float, const HEAD_DIM: u32, const GROUP: u32>
 fn attention_decode_grouped_matches_f64(t: &mut Cases) {
     let head_dim = t.constant("HEAD_DIM") as u64;
     let group = t.constant("GROUP") as u64;
-    decode_cases(t, head_dim, group, &[(1, 1, 1, 0), (3, 2, 2, 300), (1, 1, 1, 4200)]);
+    decode_cases(t, head_dim, group, &[(1, 1, 1, 4200), (3, 2, 2, 40), (1, 1, 1, 600)]);
 }
 
 /// Rows and positions of each.
@@ -297,7 +336,7 @@ fn attention_of_a_token(b: &mut Benches) {
     for (rows, context) in CONTEXTS {
         let (block_size, heads) = (64, kv_heads * group);
         let pages = context / block_size;
-        let splits = u64::from(crate::attention::most_splits(context as u32));
+        let splits = u64::from(most_splits(context as u32, head_dim as u32));
         let cache = [rows * pages, kv_heads, block_size, head_dim];
         b.bench(format!("{rows} rows, {heads}/{kv_heads} heads, context {context}"))
             .input("q", [rows, heads, head_dim], normal(0.0, 1.0))

@@ -18,6 +18,7 @@ pub mod recurrent;
 pub mod reduce;
 pub mod rope;
 pub mod selection;
+pub mod top;
 
 /// Keeps this library's registrations in a binary that calls it: a library that nothing refers
 /// to is dropped by the linker, and its kernels with it. Returns how many kernels it has.

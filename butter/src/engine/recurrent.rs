@@ -216,7 +216,7 @@ impl GatedDeltaBlock {
             (&self.state.states).into(),
             (&read).into(),
         ];
-        let suffix = format!("-KEY_DIM={key_dim}");
+        let suffix = format!("-KEY_DIM={key_dim}-LANES=1");
         planner.launch(Family::Recurrent, "gated_delta", &suffix, operands);
         let heads = read.rows_of(config.value_head_dim as u64);
         let normed = planner.normed(&heads, &self.norm, step.norm_eps);
