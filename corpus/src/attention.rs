@@ -550,7 +550,10 @@ pub(crate) fn decode_cases(
     group: u64,
     shapes: &[(u64, u64, u64, u64)],
 ) {
-    let cases = shapes.iter().zip(EXTRAS).chain([(&shapes[shapes.len() - 1], EXTRAS[0])]);
+    let cases = shapes
+        .iter()
+        .zip(EXTRAS)
+        .chain([(&shapes[shapes.len() - 1], EXTRAS[0])]);
     for (&(rows, heads, kv_heads, longest), extras) in cases {
         let heads = heads * group;
         let (block_size, pages) = (64, longest / 64 + 1);
@@ -566,72 +569,72 @@ pub(crate) fn decode_cases(
             case.production();
         }
         case.input("q", [rows, heads, head_dim], normal(0.0, 1.0))
-        .input(
-            "k_cache",
-            [blocks, kv_heads, block_size, head_dim],
-            normal(0.0, 1.0),
-        )
-        .input(
-            "v_cache",
-            [blocks, kv_heads, block_size, head_dim],
-            normal(0.0, 1.0),
-        )
-        .input("positions", [rows], ints(0, 1).map(position))
-        .input("sequences", [rows], ints(0, 1).map(|row, _| row as i64))
-        .input(
-            "block_table",
-            [rows, pages],
-            ints(0, 1).map(move |i, _| blocks as i64 - 1 - i as i64),
-        )
-        // Splits past a row's context stay as they were.
-        .inout("partial", [rows, heads, splits, head_dim], normal(0.0, 1.0))
-        .inout("stats", [rows, heads, splits, 2], normal(0.0, 1.0))
-        .scalar("scale", scale)
-        .scalar("window", extras.window)
-        .scalar("soft_cap", extras.soft_cap)
-        .bound(Bound::relative(2e-5).absolute(2e-5))
-        .expect(move |inputs, out| {
-            let (kv, dim, n_splits) = (kv_heads as usize, head_dim as usize, splits as usize);
-            let tables = inputs.ints("block_table");
-            let mut partial = inputs["partial"].to_vec();
-            let mut stats = inputs["stats"].to_vec();
-            let k = &inputs["k_cache"];
-            let v = &inputs["v_cache"];
-            for (row, position) in inputs.ints("positions").iter().enumerate() {
-                let table = &tables[row * pages as usize..(row + 1) * pages as usize];
-                for head in 0..heads as usize {
-                    let kv_head = head / (heads as usize / kv);
-                    let q = &inputs["q"][(row * heads as usize + head) * dim..][..dim];
-                    let splits = splits_of(*position as usize + 1, extras.window as usize, dim);
-                    for (split, (first, end)) in splits.into_iter().enumerate() {
-                        let at = |p: usize| {
-                            let block = table[p / block_size as usize] as usize;
-                            let slot = p % block_size as usize;
-                            ((block * kv + kv_head) * block_size as usize + slot) * dim
-                        };
-                        let score = |p| {
-                            let key = &k[at(p)..at(p) + dim];
-                            let dot = q.iter().zip(key).map(|(a, b)| a * b).sum::<f64>();
-                            extras.capped(dot * f64::from(scale))
-                        };
-                        let scores: Vec<f64> = (first..end).map(score).collect();
-                        let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                        let weights: Vec<f64> =
-                            scores.iter().map(|s| (s - largest).exp()).collect();
-                        let cell = (row * heads as usize + head) * n_splits + split;
-                        stats[2 * cell] = largest;
-                        stats[2 * cell + 1] = weights.iter().sum();
-                        for i in 0..dim {
-                            let terms = weights.iter().enumerate();
-                            partial[cell * dim + i] =
-                                terms.map(|(j, w)| w * v[at(first + j) + i]).sum();
+            .input(
+                "k_cache",
+                [blocks, kv_heads, block_size, head_dim],
+                normal(0.0, 1.0),
+            )
+            .input(
+                "v_cache",
+                [blocks, kv_heads, block_size, head_dim],
+                normal(0.0, 1.0),
+            )
+            .input("positions", [rows], ints(0, 1).map(position))
+            .input("sequences", [rows], ints(0, 1).map(|row, _| row as i64))
+            .input(
+                "block_table",
+                [rows, pages],
+                ints(0, 1).map(move |i, _| blocks as i64 - 1 - i as i64),
+            )
+            // Splits past a row's context stay as they were.
+            .inout("partial", [rows, heads, splits, head_dim], normal(0.0, 1.0))
+            .inout("stats", [rows, heads, splits, 2], normal(0.0, 1.0))
+            .scalar("scale", scale)
+            .scalar("window", extras.window)
+            .scalar("soft_cap", extras.soft_cap)
+            .bound(Bound::relative(2e-5).absolute(2e-5))
+            .expect(move |inputs, out| {
+                let (kv, dim, n_splits) = (kv_heads as usize, head_dim as usize, splits as usize);
+                let tables = inputs.ints("block_table");
+                let mut partial = inputs["partial"].to_vec();
+                let mut stats = inputs["stats"].to_vec();
+                let k = &inputs["k_cache"];
+                let v = &inputs["v_cache"];
+                for (row, position) in inputs.ints("positions").iter().enumerate() {
+                    let table = &tables[row * pages as usize..(row + 1) * pages as usize];
+                    for head in 0..heads as usize {
+                        let kv_head = head / (heads as usize / kv);
+                        let q = &inputs["q"][(row * heads as usize + head) * dim..][..dim];
+                        let splits = splits_of(*position as usize + 1, extras.window as usize, dim);
+                        for (split, (first, end)) in splits.into_iter().enumerate() {
+                            let at = |p: usize| {
+                                let block = table[p / block_size as usize] as usize;
+                                let slot = p % block_size as usize;
+                                ((block * kv + kv_head) * block_size as usize + slot) * dim
+                            };
+                            let score = |p| {
+                                let key = &k[at(p)..at(p) + dim];
+                                let dot = q.iter().zip(key).map(|(a, b)| a * b).sum::<f64>();
+                                extras.capped(dot * f64::from(scale))
+                            };
+                            let scores: Vec<f64> = (first..end).map(score).collect();
+                            let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                            let weights: Vec<f64> =
+                                scores.iter().map(|s| (s - largest).exp()).collect();
+                            let cell = (row * heads as usize + head) * n_splits + split;
+                            stats[2 * cell] = largest;
+                            stats[2 * cell + 1] = weights.iter().sum();
+                            for i in 0..dim {
+                                let terms = weights.iter().enumerate();
+                                partial[cell * dim + i] =
+                                    terms.map(|(j, w)| w * v[at(first + j) + i]).sum();
+                            }
                         }
                     }
                 }
-            }
-            out.set("partial", partial);
-            out.set("stats", stats);
-        });
+                out.set("partial", partial);
+                out.set("stats", stats);
+            });
     }
 }
 

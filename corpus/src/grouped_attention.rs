@@ -1,6 +1,7 @@
 //! Attention of single query rows for GPUs: the heads of a group share one reading of the keys
 //! and values, 16 bytes a thread, the next ones in flight while a tile is computed.
 
+use iron_ir::Scalar;
 use iron_ir::prelude::*;
 use iron_ir::testing::{Benches, Cases, ints, normal};
 
@@ -29,12 +30,35 @@ impl<const HEAD_DIM: u32, const GROUP: u32> Shape<HEAD_DIM, GROUP> {
     /// in different banks.
     const STRIDE: u32 = (Self::LANES + 1) * GROUP;
     /// Heads whose outputs are joined at once.
-    const TOGETHER: u32 = if GROUP.is_multiple_of(2) { GROUP / 2 } else { 1 };
+    const TOGETHER: u32 = if GROUP.is_multiple_of(2) {
+        GROUP / 2
+    } else {
+        1
+    };
     /// Floats of the partial products of a tile, or of the outputs that are joined.
     const SCRATCH: u32 = {
         let (products, outputs) = (Self::KEYS * Self::STRIDE, Self::TOGETHER * 8 * THREADS);
-        if products > outputs { products } else { outputs }
+        if products > outputs {
+            products
+        } else {
+            outputs
+        }
     };
+}
+
+/// The largest group that [`attention_decode_grouped`] has an instance for, of layers with so many
+/// query heads for a key and value head; `None` where [`crate::attention::attention_decode`] is
+/// the one to take.
+pub fn group_of(scalar: Scalar, head_dim: u32, block_size: u32, heads: u32) -> Option<u32> {
+    let groups: &[u32] = match (scalar, head_dim) {
+        (Scalar::F16, 128) => &[4, 1],
+        (Scalar::BF16, 128) => &[4, 2, 1],
+        (Scalar::BF16, 256) => &[6, 4],
+        _ => return None,
+    };
+    let fits =
+        |group: &u32| heads.is_multiple_of(*group) && block_size.is_multiple_of(8192 / head_dim);
+    groups.iter().copied().find(fits)
 }
 
 /// Where a tile lies: its first position, that one's row in its block, and which of the split's
@@ -72,7 +96,7 @@ fn after(place: Place, tile_keys: u32, end: u32, block_size: u32) -> Place {
     ),
     instances(T = [f16, bf16], HEAD_DIM = [128], GROUP = [4, 1]),
     instances(T = [bf16], HEAD_DIM = [128], GROUP = [2]),
-    instances(T = [bf16], HEAD_DIM = [256], GROUP = [6])
+    instances(T = [bf16], HEAD_DIM = [256], GROUP = [4, 6, 3])
 )]
 pub fn attention_decode_grouped<T: Float, const HEAD_DIM: u32, const GROUP: u32>(
     q: &Tensor<T, (rows, heads, HEAD_DIM)>,
@@ -284,7 +308,10 @@ pub fn attention_decode_grouped<T: Float, const HEAD_DIM: u32, const GROUP: u32>
     let together = Shape::<HEAD_DIM, GROUP>::TOGETHER;
     for round in unroll(0..GROUP / together) {
         for h in unroll(0..together) {
-            partials.store8((h * run + own) * lanes + lane, output.load8(round * together + h));
+            partials.store8(
+                (h * run + own) * lanes + lane,
+                output.load8(round * together + h),
+            );
         }
         if round == 0 && lane == 0 {
             for head in unroll(0..GROUP) {
@@ -321,7 +348,12 @@ pub fn attention_decode_grouped<T: Float, const HEAD_DIM: u32, const GROUP: u32>
 fn attention_decode_grouped_matches_f64(t: &mut Cases) {
     let head_dim = t.constant("HEAD_DIM") as u64;
     let group = t.constant("GROUP") as u64;
-    decode_cases(t, head_dim, group, &[(1, 1, 1, 4200), (3, 2, 2, 40), (1, 1, 1, 600)]);
+    decode_cases(
+        t,
+        head_dim,
+        group,
+        &[(1, 1, 1, 4200), (3, 2, 2, 40), (1, 1, 1, 600)],
+    );
 }
 
 /// Rows and positions of each.
@@ -338,18 +370,28 @@ fn attention_of_a_token(b: &mut Benches) {
         let pages = context / block_size;
         let splits = u64::from(most_splits(context as u32, head_dim as u32));
         let cache = [rows * pages, kv_heads, block_size, head_dim];
-        b.bench(format!("{rows} rows, {heads}/{kv_heads} heads, context {context}"))
-            .input("q", [rows, heads, head_dim], normal(0.0, 1.0))
-            .input("k_cache", cache, normal(0.0, 1.0))
-            .input("v_cache", cache, normal(0.0, 1.0))
-            .input("positions", [rows], ints(0, 1).map(move |_, _| context as i64 - 1))
-            .input("sequences", [rows], ints(0, 1).map(|row, _| row as i64))
-            .input("block_table", [rows, pages], ints(0, 1).map(|i, _| i as i64))
-            .output("partial", [rows, heads, splits, head_dim])
-            .output("stats", [rows, heads, splits, 2])
-            .scalar("scale", 0.1f32)
-            .scalar("window", u32::MAX)
-            .scalar("soft_cap", 0.0f32)
-            .bytes(2 * rows * context * kv_heads * head_dim * bytes);
+        b.bench(format!(
+            "{rows} rows, {heads}/{kv_heads} heads, context {context}"
+        ))
+        .input("q", [rows, heads, head_dim], normal(0.0, 1.0))
+        .input("k_cache", cache, normal(0.0, 1.0))
+        .input("v_cache", cache, normal(0.0, 1.0))
+        .input(
+            "positions",
+            [rows],
+            ints(0, 1).map(move |_, _| context as i64 - 1),
+        )
+        .input("sequences", [rows], ints(0, 1).map(|row, _| row as i64))
+        .input(
+            "block_table",
+            [rows, pages],
+            ints(0, 1).map(|i, _| i as i64),
+        )
+        .output("partial", [rows, heads, splits, head_dim])
+        .output("stats", [rows, heads, splits, 2])
+        .scalar("scale", 0.1f32)
+        .scalar("window", u32::MAX)
+        .scalar("soft_cap", 0.0f32)
+        .bytes(2 * rows * context * kv_heads * head_dim * bytes);
     }
 }

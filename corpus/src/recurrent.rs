@@ -516,18 +516,24 @@ fn gated_delta_of_a_token(b: &mut Benches) {
     let (key_heads, value_heads, value_dim) = (16, 48, 128);
     for rows in [1, 16] {
         let state = value_heads * value_dim * size;
-        b.bench(format!("{rows} rows, {value_heads}/{key_heads} heads of {value_dim}"))
-            .input("q", [rows, key_heads, size], normal(0.0, 0.1))
-            .input("k", [rows, key_heads, size], normal(0.0, 0.1))
-            .input("v", [rows, value_heads, value_dim], normal(0.0, 1.0))
-            .input("decay", [rows, value_heads], uniform(0.5, 1.0))
-            .input("strength", [rows, value_heads], uniform(0.0, 1.0))
-            .input("starts", [rows + 1], ints(0, 1).map(|i, _| i as i64))
-            .input("from", [rows], source())
-            .input("to", [rows], target())
-            .inout("states", [2 * rows, value_heads, value_dim, size], normal(0.0, 1.0))
-            .output("y", [rows, value_heads, value_dim])
-            .bytes(2 * 4 * rows * state);
+        b.bench(format!(
+            "{rows} rows, {value_heads}/{key_heads} heads of {value_dim}"
+        ))
+        .input("q", [rows, key_heads, size], normal(0.0, 0.1))
+        .input("k", [rows, key_heads, size], normal(0.0, 0.1))
+        .input("v", [rows, value_heads, value_dim], normal(0.0, 1.0))
+        .input("decay", [rows, value_heads], uniform(0.5, 1.0))
+        .input("strength", [rows, value_heads], uniform(0.0, 1.0))
+        .input("starts", [rows + 1], ints(0, 1).map(|i, _| i as i64))
+        .input("from", [rows], source())
+        .input("to", [rows], target())
+        .inout(
+            "states",
+            [2 * rows, value_heads, value_dim, size],
+            normal(0.0, 1.0),
+        )
+        .output("y", [rows, value_heads, value_dim])
+        .bytes(2 * 4 * rows * state);
     }
 }
 

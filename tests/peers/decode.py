@@ -140,7 +140,9 @@ def most_splits(seen, size):
 
 def attention(texts, rows, heads, kv_heads, size, context, block=64):
     group = heads // kv_heads
-    grouped = texts[f"attention_decode_grouped_bf16_HEAD_DIM_{size}_GROUP_{group}"]
+    grouped = texts.get(f"attention_decode_grouped_bf16_HEAD_DIM_{size}_GROUP_{group}")
+    if grouped is None:
+        return
     combine, scale = texts["attention_combine_bf16"], size**-0.5
     moved = 4 * rows * kv_heads * context * size
     count, pages, splits = max(2, -(-ROTATE // moved)), context // block, most_splits(context, size)

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use iron_corpus::attention::most_splits;
 use iron_ir::Scalar;
 use iron_runtime::{Device, Graph as Recording, Tensor};
 
@@ -10,7 +11,7 @@ use super::matrix::failed;
 use super::pages::{Forgetting, PageTable};
 use super::plan::{Activation, PlacedStep, Planner};
 use super::state::{BLOCK_SIZE, BlockTables, CacheShape};
-use super::step::{Graph, Inputs, Results, SPLIT, Segments, StepContext, StepKey};
+use super::step::{Graph, Inputs, Results, Segments, StepContext, StepKey};
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
 use crate::model::{Model, ModelError, RowOutput, RowResult, SequenceId, StepRow};
@@ -213,11 +214,10 @@ impl DeviceModel {
                 .iter()
                 .filter(|r| r.output != RowOutput::Nothing)
                 .count(),
-            // Powers of two, so that a growing context meets few keys.
             splits: if prefill_slot.is_some() {
                 1
             } else {
-                longest.div_ceil(SPLIT).next_power_of_two()
+                splits_of(longest)
             },
             prefill_slot,
             segments: if self.forgetting.recurrent {
@@ -473,4 +473,11 @@ fn segments_of(rows: &[StepRow]) -> Vec<(SequenceId, std::ops::Range<usize>)> {
         }
     }
     segments
+}
+
+/// Splits of the attention for rows of up to `longest` positions and heads of any size: a power
+/// of two, so that a growing context meets few keys.
+fn splits_of(longest: usize) -> usize {
+    let most = most_splits(longest.try_into().unwrap_or(u32::MAX), u32::MAX);
+    most.next_power_of_two() as usize
 }
