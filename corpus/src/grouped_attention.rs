@@ -53,7 +53,7 @@ pub fn group_of(scalar: Scalar, head_dim: u32, block_size: u32, heads: u32) -> O
     let groups: &[u32] = match (scalar, head_dim) {
         (Scalar::F16, 128) => &[4, 1],
         (Scalar::BF16, 128) => &[4, 2, 1],
-        (Scalar::BF16, 256) => &[6, 4],
+        (Scalar::BF16, 256) => &[4, 3],
         _ => return None,
     };
     let fits =
@@ -96,7 +96,7 @@ fn after(place: Place, tile_keys: u32, end: u32, block_size: u32) -> Place {
     ),
     instances(T = [f16, bf16], HEAD_DIM = [128], GROUP = [4, 1]),
     instances(T = [bf16], HEAD_DIM = [128], GROUP = [2]),
-    instances(T = [bf16], HEAD_DIM = [256], GROUP = [4, 6, 3])
+    instances(T = [bf16], HEAD_DIM = [256], GROUP = [4, 3])
 )]
 pub fn attention_decode_grouped<T: Float, const HEAD_DIM: u32, const GROUP: u32>(
     q: &Tensor<T, (rows, heads, HEAD_DIM)>,

@@ -139,10 +139,12 @@ def most_splits(seen, size):
 
 
 def attention(texts, rows, heads, kv_heads, size, context, block=64):
-    group = heads // kv_heads
-    grouped = texts.get(f"attention_decode_grouped_bf16_HEAD_DIM_{size}_GROUP_{group}")
-    if grouped is None:
+    mine = [(t, re.search(f"decode_grouped_bf16_HEAD_DIM_{size}_GROUP_(.+)", name)) for name, t in texts.items()]
+    mine = [(text, int(found.group(1))) for text, found in mine if found]
+    mine = [(text, group) for text, group in mine if heads // kv_heads % group == 0]
+    if not mine:
         return
+    grouped, group = mine[0]
     combine, scale = texts["attention_combine_bf16"], size**-0.5
     moved = 4 * rows * kv_heads * context * size
     count, pages, splits = max(2, -(-ROTATE // moved)), context // block, most_splits(context, size)
@@ -172,7 +174,7 @@ def attention(texts, rows, heads, kv_heads, size, context, block=64):
     worst = 0.0
     for row in {0, rows - 1}:
         q, k, v = (t[row].double() for t in peers[0])
-        k, v = (t.repeat_interleave(group, 0) for t in (k, v))
+        k, v = (t.repeat_interleave(heads // kv_heads, 0) for t in (k, v))
         exact = (torch.softmax(q @ k.transpose(1, 2) * scale, -1) @ v)[:, 0]
         worst = max(worst, ((sets[0]["y"][row].double() - exact).norm() / exact.norm()).item())
         del k, v
@@ -187,7 +189,7 @@ def attention(texts, rows, heads, kv_heads, size, context, block=64):
                 F.scaled_dot_product_attention(*peers[i], scale=scale, enable_gqa=True)
 
         graphs[name] = graph([(lambda i=i, c=call: c(i)) for i in range(count)])
-    report(f"attention {heads}/{kv_heads} d{size} B={rows} {context}{wrong}", measure(graphs, count), moved)
+    report(f"attention {heads}/{kv_heads} d{size} by {group} B={rows} {context}{wrong}", measure(graphs, count), moved)
 
 
 def delta(texts, rows, key_heads=16, value_heads=48, size=128):
