@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use iron_corpus::grouped_attention::group_of;
 use iron_ir::Scalar;
-use iron_runtime::{Device, Tensor};
+use iron_runtime::{Backend, Device, Tensor};
 
 use super::matrix::{Family, Matrix, failed, upload_vector};
 use super::plan::{Activation, Planner};
@@ -38,6 +39,8 @@ pub struct AttentionBlock {
     keys: Tensor,
     /// As `keys`.
     values: Tensor,
+    /// Query heads that share a reading of the cache, on a GPU that has the kernel.
+    group: Option<u32>,
 }
 
 /// The tensors of [`AttentionBlock::record_stacked`].
@@ -84,7 +87,13 @@ impl AttentionBlock {
         let ([query, key, value], whole) = Matrix::upload_stacked(device, projections, dtype)?;
         let shape = [blocks, config.kv_head_count, BLOCK_SIZE, config.head_dim];
         let shape = shape.map(|extent| extent as u64);
+        let shared_by = (config.head_count / config.kv_head_count) as u32;
+        let group = match device.backend() {
+            Backend::Cpu => None,
+            _ => group_of(dtype, config.head_dim as u32, BLOCK_SIZE as u32, shared_by),
+        };
         Ok(Self {
+            group,
             query,
             key,
             value,
@@ -330,8 +339,14 @@ impl AttentionBlock {
             self.window().into(),
             self.config.soft_cap.unwrap_or(0.0).into(),
         ];
-        let suffix = format!("-HEAD_DIM={head_dim}");
-        planner.launch(Family::Attention, "attention_decode", &suffix, operands);
+        let (kernel, suffix) = match self.group {
+            Some(group) => (
+                "attention_decode_grouped",
+                format!("-HEAD_DIM={head_dim}-GROUP={group}"),
+            ),
+            None => ("attention_decode", format!("-HEAD_DIM={head_dim}")),
+        };
+        planner.launch(Family::Attention, kernel, &suffix, operands);
         let operands = [
             (&partial).into(),
             (&stats).into(),

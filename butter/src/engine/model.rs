@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use iron_corpus::attention::most_splits;
 use iron_ir::Scalar;
 use iron_runtime::{Device, Graph as Recording, RecordedLaunch, Tensor};
 
@@ -12,7 +13,7 @@ use super::pages::{Forgetting, PageTable};
 use super::plan::{Activation, PlacedStep, Planner, ProductInputs};
 use super::route::{BATCHED_ROWS, PROMPT_ROWS, Route, has_tiles};
 use super::state::{BLOCK_SIZE, BlockTables, CacheShape};
-use super::step::{Graph, SPLIT, Segments, StepContext, StepKey};
+use super::step::{Graph, Segments, StepContext, StepKey};
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
 use crate::model::{Model, ModelError, RowOutput, RowResult, SequenceId, StepRow};
@@ -473,10 +474,11 @@ fn segments_of(rows: &[StepRow]) -> Vec<(SequenceId, std::ops::Range<usize>)> {
     segments
 }
 
-/// Splits of the attention over a context; powers of two, so that a growing context meets few
-/// keys.
-pub(super) fn splits_of(length: usize) -> usize {
-    length.div_ceil(SPLIT).next_power_of_two()
+/// Splits of the attention for rows of up to `longest` positions and heads of any size: a power
+/// of two, so that a growing context meets few keys.
+pub(super) fn splits_of(longest: usize) -> usize {
+    let most = most_splits(longest.try_into().unwrap_or(u32::MAX), u32::MAX);
+    most.next_power_of_two() as usize
 }
 
 /// Gathered rows in the steps that they run in, and whether each is a prompt's: a run of

@@ -20,9 +20,6 @@ use crate::config::{FeedForward, Mixer, ModelConfig};
 use crate::model::ModelError;
 use crate::weights::{FeedForwardWeights, LayerWeights, MixerWeights, ModelWeights, WeightVector};
 
-/// Positions that one split of the decode attention covers; the kernel's constant.
-pub const SPLIT: usize = 256;
-
 /// What a recorded step is good for. Everything that a launch bakes in and that differs between
 /// steps is here.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
