@@ -137,7 +137,7 @@ def experts(texts):
         own = lambda name: texts[f"{name}-ROWS={rows}"]
         return y, [
             own("expert_sort").call((count,), {"ids": ids, **lists}, **sizes),
-            own("expert_gather-bf16").call((slots,), {"x": x, "y": xs, **lists}, rows=tokens, inner=hidden, slots=slots, chosen=chosen),
+            texts["expert_gather-bf16"].call((slots,), {"x": x, "y": xs, **lists}, rows=tokens, inner=hidden, slots=slots, chosen=chosen, tile_rows=rows),
             own("expert_gate_up-bf16").call((min(up(inner, columns) * used, groups),), {"x": xs, "gate": gate, "up": up_, "y": h, **lists}, inner=hidden, cols=inner, **sizes),
             own("expert_linear-bf16").call((min(up(hidden, columns) * used, groups),), {"x": h, "w": down, "y": ys, **lists}, inner=inner, cols=hidden, **sizes),
             texts["expert_sum-bf16"].call((up(hidden, 1024), tokens), {"x": ys, "slot_of": lists["slot_of"].view(tokens, chosen), "weights": weights, "y": y}, slots=slots, cols=hidden, rows=tokens, chosen=chosen),

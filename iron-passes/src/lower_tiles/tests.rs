@@ -174,8 +174,8 @@ fn two_products_around_a_map_take_turns() {
     assert!(last.contains("machine product_held"), "{text}");
     // A third product, or one that the loop may leave before, has no turn to belong to.
     for inside in [
-        "    matmul !out += !held * !b transposed\n",
-        "    if true {\n      break\n    }\n",
+        "    tile_load !v = @b[0u32, %k]\n    matmul !out += !held * !v\n",
+        "    %early: bool = lt %k, 64u32\n    if %early {\n      break\n    }\n",
     ] {
         let text = print(&lowered(&attention_like(inside)));
         assert!(!text.contains("turn_wait"), "{text}");
