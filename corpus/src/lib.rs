@@ -9,6 +9,7 @@ pub mod attention;
 pub mod decode;
 pub mod elementwise;
 pub mod grouped_attention;
+pub mod experts;
 pub mod layout;
 pub mod matmul;
 pub mod moe;
