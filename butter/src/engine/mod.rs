@@ -15,6 +15,6 @@ mod recurrent;
 mod state;
 mod step;
 
-pub use model::{DeviceModel, EngineOptions, Prepared};
+pub use model::{DeviceModel, EngineOptions, Prepared, StateUsage};
 pub use pack::{AffinePlanes, BLOCK, PackedFormat, Planes, pack, pack_affine};
 pub use state::MemoryPlan;

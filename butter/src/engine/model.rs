@@ -1,5 +1,9 @@
 //! A model on a device: [`DeviceModel`] implements [`Model`].
 
+mod poison;
+
+pub use poison::StateUsage;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -46,6 +50,7 @@ pub struct DeviceModel {
     options: EngineOptions,
     graph: Graph,
     forgetting: Forgetting,
+    cache: CacheShape,
     zero_slot: u32,
     tables: BlockTables,
     inputs: Inputs,
@@ -102,6 +107,7 @@ impl DeviceModel {
                 recurrent: config.is_recurrent(),
             },
             zero_slot: cache.zero_slot(),
+            cache,
             device,
             config,
             options,
