@@ -102,6 +102,12 @@ pub enum GenerateError {
         /// Number of tokens.
         vocab_size: usize,
     },
+    /// A text without a token that another comes before.
+    #[error("{tokens} tokens leave none to predict, at least 2 are needed")]
+    NothingToScore {
+        /// Tokens of the text.
+        tokens: usize,
+    },
     /// A verification of another number of rows than fit.
     #[error(
         "verify_rows is {verify_rows}, it must be {} to {}",

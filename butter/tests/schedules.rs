@@ -159,10 +159,12 @@ struct World {
     /// What happened, for the message of a failure.
     log: Vec<String>,
     checked_rows: usize,
+    /// Times that a model went back further than asked.
+    further_back: usize,
 }
 
 fn schedules(family: &str, backend: Backend) {
-    let count = std::env::var("BUTTER_SCHEDULES").map_or(12, |n| n.parse().expect("a number"));
+    let count = std::env::var("BUTTER_SCHEDULES").map_or(60, |n| n.parse().expect("a number"));
     let prompt = prompt_of(family, 3);
     let streams: Vec<Vec<u32>> = (0..STREAMS)
         .map(|s| {
@@ -179,6 +181,7 @@ fn schedules(family: &str, backend: Backend) {
         random: Random(0),
         log: Vec::new(),
         checked_rows: 0,
+        further_back: 0,
     };
     for stream in world.streams.clone() {
         let sequence = world.model.open_sequence(STREAM).expect("a sequence");
@@ -196,8 +199,8 @@ fn schedules(family: &str, backend: Backend) {
         world.schedule(family);
     }
     println!(
-        "{family} on {backend:?}: {count} schedules, {} rows equal to the bit",
-        world.checked_rows
+        "{family} on {backend:?}: {count} schedules, {} rows equal to the bit, {} times further back than asked",
+        world.checked_rows, world.further_back
     );
 }
 
@@ -422,6 +425,7 @@ impl World {
         if length >= live.length {
             assert_eq!(kept, live.length, "{:#?}", self.log);
         }
+        self.further_back += usize::from(kept < length.min(live.length));
         self.live[place].length = kept;
     }
 

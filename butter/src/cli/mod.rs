@@ -1,4 +1,5 @@
-//! The command line: `butter generate`, `butter chat`, `butter inspect`, `butter logits`.
+//! The command line: `butter generate`, `butter chat`, `butter inspect`, `butter logits`,
+//! `butter perplexity`.
 //!
 //! Answers go to standard output, everything else to standard error. Exit codes:
 //! 0 for success, 1 for an error (one line on standard error), 2 for a wrong
@@ -8,6 +9,7 @@ mod chat;
 mod generate;
 mod inspect;
 mod logits;
+mod perplexity;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -39,6 +41,8 @@ enum Command {
     Inspect(inspect::InspectArguments),
     /// Print the logits that follow a prompt.
     Logits(logits::LogitsArguments),
+    /// Score a text: mean negative log-likelihood and perplexity.
+    Perplexity(perplexity::PerplexityArguments),
 }
 
 /// Which model runs where.
@@ -252,6 +256,7 @@ pub fn main() -> ExitCode {
         Command::Chat(arguments) => chat::run(arguments),
         Command::Inspect(arguments) => inspect::run(arguments),
         Command::Logits(arguments) => logits::run(arguments),
+        Command::Perplexity(arguments) => perplexity::run(arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
