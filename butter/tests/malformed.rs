@@ -260,7 +260,8 @@ fn a_config_with_a_wrong_value_is_refused_by_its_key() {
                     let mut changed = config.clone();
                     *changed.pointer_mut(&pointer).expect("there") = wrong.clone();
                     fs::write(&path, changed.to_string()).expect("written");
-                    let words = [key, phrase(key), ".weight", "head size is", "rotary size"];
+                    let (value, other) = (format!("is {wrong}"), format!("for {wrong} "));
+                    let words = [key, phrase(key), ".weight", &value, &other];
                     let case = format!("{family} {file} {pointer} = {wrong}");
                     let plausible =
                         is_plausible(key, config.pointer(&pointer).expect("there"), &wrong);
