@@ -17,7 +17,7 @@
 mod support;
 
 use butter::checkpoint::Checkpoint;
-use butter::engine::{DeviceModel, EngineOptions, StateUsage};
+use butter::engine::{DeviceModel, EngineOptions, ProductInputs, StateUsage};
 use butter::generate::{Generator, Request};
 use butter::model::{Model, ModelError, RowOutput, RowResult, SequenceId, StepRow};
 use butter::sampler::{Sampler, SamplingParameters, argmax};
@@ -84,6 +84,7 @@ fn load(family: &str, backend: Backend, max_sequences: usize, max_step_rows: usi
     };
     let options = EngineOptions {
         dtype: iron_ir::Scalar::F32,
+        product_inputs: ProductInputs::Exact,
         max_sequences,
         max_step_rows,
         cache_positions: blocks * BLOCK,
