@@ -1,5 +1,5 @@
 //! The command line: `butter generate`, `butter chat`, `butter inspect`, `butter logits`,
-//! `butter bench`.
+//! `butter perplexity`, `butter bench`.
 //!
 //! Answers go to standard output, everything else to standard error. Exit codes:
 //! 0 for success, 1 for an error (one line on standard error), 2 for a wrong
@@ -10,6 +10,7 @@ mod chat;
 mod generate;
 mod inspect;
 mod logits;
+mod perplexity;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -45,6 +46,8 @@ enum Command {
     Logits(logits::LogitsArguments),
     /// Measure prefill and decoding, of a model or of random weights of a named shape.
     Bench(bench::BenchArguments),
+    /// Score a text: mean negative log-likelihood and perplexity.
+    Perplexity(perplexity::PerplexityArguments),
 }
 
 /// Which model runs where.
@@ -297,6 +300,7 @@ pub fn main() -> ExitCode {
         Command::Inspect(arguments) => inspect::run(arguments),
         Command::Logits(arguments) => logits::run(arguments),
         Command::Bench(arguments) => bench::run(arguments),
+        Command::Perplexity(arguments) => perplexity::run(arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,5 +1,9 @@
 //! A model on a device: [`DeviceModel`] implements [`Model`].
 
+mod poison;
+
+pub use poison::StateUsage;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -53,6 +57,7 @@ pub struct DeviceModel {
     options: EngineOptions,
     graph: Graph,
     forgetting: Forgetting,
+    cache: CacheShape,
     zero_slot: u32,
     tables: BlockTables,
     /// For steps of few rows, and for all.
@@ -97,6 +102,7 @@ impl DeviceModel {
                 recurrent: config.is_recurrent(),
             },
             zero_slot: cache.zero_slot(),
+            cache,
             config,
             options,
             graph,

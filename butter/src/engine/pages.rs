@@ -1,7 +1,9 @@
 //! Sequences and the pages of the key-value cache that they hold.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
+use super::model::StateUsage;
 use crate::model::{ModelError, SequenceId};
 
 /// Which blocks of the cache each open sequence holds. All blocks of a sequence are reserved
@@ -50,6 +52,18 @@ impl Sequence {
         let committed = 2 * self.slot + self.version;
         let from = if self.length == 0 { zero } else { committed };
         (from, 2 * self.slot + (1 - self.version))
+    }
+
+    /// The slots whose state a step, or one after a truncation, may read.
+    pub fn kept_slots(&self) -> impl Iterator<Item = u32> {
+        let committed = (self.length > 0).then_some(2 * self.slot + self.version);
+        let previous = self.previous.map(|_| 2 * self.slot + (1 - self.version));
+        committed.into_iter().chain(previous)
+    }
+
+    /// The positions that a ring of `ring` positions still holds.
+    pub fn kept_of_ring(&self, ring: usize) -> Range<usize> {
+        self.written.saturating_sub(ring)..self.length
     }
 
     /// A step up to `length` starts: what it overwrites is no longer there.
@@ -124,6 +138,10 @@ impl PageTable {
             )));
         };
         let blocks = self.free_blocks.split_off(self.free_blocks.len() - needed);
+        // Ids come round; one that is open is not given again.
+        while self.sequences.contains_key(&SequenceId(self.next_id)) {
+            self.next_id = self.next_id.wrapping_add(1);
+        }
         let id = SequenceId(self.next_id);
         self.next_id = self.next_id.wrapping_add(1);
         self.sequences.insert(
@@ -147,6 +165,21 @@ impl PageTable {
         self.free_blocks.extend(sequence.blocks);
         self.free_slots.push(sequence.slot);
         Some(sequence.slot)
+    }
+
+    /// How much is taken.
+    pub fn usage(&self) -> StateUsage {
+        StateUsage {
+            sequences: self.sequences.len(),
+            free_sequences: self.free_slots.len(),
+            blocks: self.sequences.values().map(|s| s.blocks.len()).sum(),
+            free_blocks: self.free_blocks.len(),
+        }
+    }
+
+    /// All open sequences.
+    pub fn open_sequences(&self) -> impl Iterator<Item = &Sequence> {
+        self.sequences.values()
     }
 
     /// An open sequence.
