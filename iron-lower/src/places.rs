@@ -208,7 +208,7 @@ mod tests {
             ),
             ("<stdin>:37:5: fatal error: too many errors", Some(37)),
             ("program_source:37: error: expected ';'", Some(37)),
-            ("/tmp/comgr-1/input/k:37:9: error: no", Some(37)),
+            ("build/input/k:37:9: error: no", Some(37)),
             ("error: line 37: Expected 3 operands", Some(37)),
             ("./core.h:37:5: error: no matching function", None),
             ("k.cu(37): warning #177-D: never referenced", None),

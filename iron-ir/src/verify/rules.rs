@@ -451,7 +451,8 @@ fn tables_keep_their_limits() {
 
 #[test]
 fn a_contract_names_dimensions_and_integers() {
-    let places: [&dyn Fn(&mut Kernel, Expr); 4] = [
+    type Place<'a> = &'a dyn Fn(&mut Kernel, Expr);
+    let places: [Place<'_>; 4] = [
         &|k, e| k.contract.grid[2] = e,
         &|k, e| {
             k.contract.requires = vec![Fact {
