@@ -35,6 +35,7 @@ mod quote;
 pub mod rope;
 pub mod safetensors;
 pub mod sampler;
+pub mod scheduler;
 pub mod speculate;
 pub mod stop;
 pub mod tokenizer;
