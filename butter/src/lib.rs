@@ -7,6 +7,8 @@
 //! | open a GGUF file or a Hugging Face folder | [`checkpoint::Checkpoint`] |
 //! | turn text or a chat into ids, and ids into text | [`tokenizer`], [`chat`] |
 //! | run a request on a model | [`generate::Generator`] |
+//! | run many requests on one model at once | [`scheduler`] |
+//! | serve them over HTTP | [`serve`] |
 //! | let a smaller model propose its tokens | [`speculate::speculate`] |
 //! | run a checkpoint on a device | [`engine::DeviceModel`] |
 //! | put another execution below the engine | [`model::Model`] |
@@ -36,6 +38,7 @@ pub mod rope;
 pub mod safetensors;
 pub mod sampler;
 pub mod scheduler;
+pub mod serve;
 pub mod speculate;
 pub mod stop;
 pub mod tokenizer;

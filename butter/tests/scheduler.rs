@@ -155,7 +155,9 @@ impl Bench {
 }
 
 fn prompt(seed: u32, length: usize) -> Vec<u32> {
-    (0..length as u32).map(|i| (i * 31 + seed * 7) % 90).collect()
+    (0..length as u32)
+        .map(|i| (i * 31 + seed * 7) % 90)
+        .collect()
 }
 
 /// What the mock answers to a prompt that it has alone.
@@ -172,7 +174,12 @@ fn lonely(prompt: &[u32], max_tokens: usize) -> Vec<u32> {
 fn each_request_gets_its_own_answer_in_any_company() {
     let mut bench = Bench::new(options(), |_| ());
     let wanted: Vec<(Vec<u32>, usize)> = (0..40)
-        .map(|i| (prompt(i, 1 + (i as usize * 13) % 100), 1 + (i as usize * 7) % 50))
+        .map(|i| {
+            (
+                prompt(i, 1 + (i as usize * 13) % 100),
+                1 + (i as usize * 7) % 50,
+            )
+        })
         .collect();
     let mut clients: Vec<Client> = wanted.iter().map(|(p, n)| bench.submit(p, *n)).collect();
     bench.run(&mut clients);
@@ -182,7 +189,10 @@ fn each_request_gets_its_own_answer_in_any_company() {
         assert_eq!(receipt.generated_tokens, *tokens);
         assert_eq!(receipt.prompt_tokens, prompt.len());
     }
-    assert!(bench.control.widest.load(SeqCst) >= 8, "rows decode together");
+    assert!(
+        bench.control.widest.load(SeqCst) >= 8,
+        "rows decode together"
+    );
     assert_eq!(bench.metrics.completed.load(Relaxed), 40);
     bench.check_empty();
 }
@@ -308,12 +318,19 @@ fn a_request_at_fault_fails_alone() {
             Some(Ok(_)) => assert_eq!(client.tokens, whole),
             _ => {
                 let last = client.tokens.last().expect("some tokens");
-                assert_eq!((*last, &client.tokens[..]), (fault, &whole[..client.tokens.len()]));
+                assert_eq!(
+                    (*last, &client.tokens[..]),
+                    (fault, &whole[..client.tokens.len()])
+                );
             }
         }
     }
     assert!(clients[1].end.as_ref().is_some_and(Result::is_err));
-    assert!(clients.iter().any(|client| client.end.as_ref().is_some_and(Result::is_ok)));
+    assert!(
+        clients
+            .iter()
+            .any(|client| client.end.as_ref().is_some_and(Result::is_ok))
+    );
     bench.check_empty();
 }
 
@@ -337,7 +354,11 @@ fn a_common_beginning_is_computed_once() {
             let mut client = bench.submit(prompt, 30);
             bench.run(std::slice::from_mut(&mut client));
             assert_eq!(client.tokens, lonely(prompt, 30));
-            assert_eq!(client.receipt().reused_tokens, reused, "{recurrent} {reuse:?}");
+            assert_eq!(
+                client.receipt().reused_tokens,
+                reused,
+                "{recurrent} {reuse:?}"
+            );
         }
         // A talk goes on: the last answer's last token never entered.
         let third = [&second[..], &lonely(&second, 30), &[88, 87]].concat();
@@ -350,13 +371,20 @@ fn a_common_beginning_is_computed_once() {
             PrefixReuse::Exact if recurrent => 0,
             PrefixReuse::Exact => 96,
         };
-        assert_eq!(client.receipt().reused_tokens, reused, "{recurrent} {reuse:?}");
+        assert_eq!(
+            client.receipt().reused_tokens,
+            reused,
+            "{recurrent} {reuse:?}"
+        );
         // Another tenant sees nothing of it.
         let (mut job, mut client) = job(&third, 9);
         job.salt = 1;
         bench.scheduler.submit(job, bench.now);
         bench.run(std::slice::from_mut(&mut client));
-        assert_eq!((client.receipt().reused_tokens, client.tokens.len()), (0, 9));
+        assert_eq!(
+            (client.receipt().reused_tokens, client.tokens.len()),
+            (0, 9)
+        );
         bench.check_empty();
     }
 }
@@ -400,7 +428,10 @@ fn what_can_never_fit_is_refused_and_what_is_admitted_ends() {
     bench.run(&mut clients);
     assert_eq!(clients[0].tokens.len(), 7);
     for refused in [&clients[1], &clients[2]] {
-        assert!(matches!(refused.end, Some(Err(Failure::TooLong { limit: 256, .. }))));
+        assert!(matches!(
+            refused.end,
+            Some(Err(Failure::TooLong { limit: 256, .. }))
+        ));
     }
     assert_eq!(clients[3].tokens.len(), 256);
     bench.check_empty();
@@ -417,14 +448,21 @@ fn a_request_that_waits_for_room_is_passed_by_a_few_and_no_more() {
     large.read();
     assert_eq!(large.tokens, lonely(&prompt(2, 100), 150));
     let queue = |client: &Client| client.receipt().queue_seconds;
-    let later = small.iter().filter(|client| queue(client) > queue(&large)).count();
+    let later = small
+        .iter()
+        .filter(|client| queue(client) > queue(&large))
+        .count();
     assert!(later >= 50, "{later} of 60 were admitted behind it");
     bench.check_empty();
 }
 
 #[derive(Clone, Debug)]
 enum Act {
-    Submit { seed: u32, length: usize, tokens: usize },
+    Submit {
+        seed: u32,
+        length: usize,
+        tokens: usize,
+    },
     Turn(usize),
     Drop(usize),
     Break(usize),

@@ -1,4 +1,5 @@
-//! The command line: `butter generate`, `butter chat`, `butter inspect`, `butter logits`.
+//! The command line: `butter generate`, `butter chat`, `butter serve`, `butter inspect`,
+//! `butter logits`.
 //!
 //! Answers go to standard output, everything else to standard error. Exit codes:
 //! 0 for success, 1 for an error (one line on standard error), 2 for a wrong
@@ -8,10 +9,12 @@ mod chat;
 mod generate;
 mod inspect;
 mod logits;
+mod serve;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -35,6 +38,8 @@ enum Command {
     Generate(generate::GenerateArguments),
     /// Talk with a model, turn by turn.
     Chat(chat::ChatArguments),
+    /// Answer many clients over HTTP, as OpenAI's API does.
+    Serve(Box<serve::ServeArguments>),
     /// Show a checkpoint's config and tensors.
     Inspect(inspect::InspectArguments),
     /// Print the logits that follow a prompt.
@@ -197,13 +202,16 @@ pub fn open_model(
     backend: Backend,
     dtype: ActivationType,
 ) -> Result<Box<dyn Model>, ModelError> {
-    let device =
-        iron_runtime::open(backend.device()).map_err(|error| ModelError::BackendUnavailable {
-            backend: backend.name().to_owned(),
-            reason: error.to_string(),
-        })?;
+    let device = open_device(backend)?;
     let options = engine_options(checkpoint, dtype);
     Ok(Box::new(DeviceModel::load(device, checkpoint, options)?))
+}
+
+fn open_device(backend: Backend) -> Result<Arc<dyn iron_runtime::Device>, ModelError> {
+    iron_runtime::open(backend.device()).map_err(|error| ModelError::BackendUnavailable {
+        backend: backend.name().to_owned(),
+        reason: error.to_string(),
+    })
 }
 
 /// How the command line sets a model up: one sequence.
@@ -250,6 +258,7 @@ pub fn main() -> ExitCode {
     let result = match &command_line.command {
         Command::Generate(arguments) => generate::run(arguments),
         Command::Chat(arguments) => chat::run(arguments),
+        Command::Serve(arguments) => serve::run(arguments),
         Command::Inspect(arguments) => inspect::run(arguments),
         Command::Logits(arguments) => logits::run(arguments),
     };

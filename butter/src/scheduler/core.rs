@@ -383,9 +383,9 @@ impl Scheduler {
         let mut budget = self.options.prefill_budget;
         let mut outcome = Ok(());
         let mut served = Vec::new();
-        while let Some(index) = (0..self.running.len()).find(|&i| {
-            self.running[i].is_prefilling() && !served.contains(&self.running[i].id)
-        }) {
+        while let Some(index) = (0..self.running.len())
+            .find(|&i| self.running[i].is_prefilling() && !served.contains(&self.running[i].id))
+        {
             let request = &self.running[index];
             let rows = self.chunk_rows(request);
             if rows.len() > budget {

@@ -146,7 +146,11 @@ impl PrefixCache {
             return 0;
         }
         if kept.owner == Some(wanted.request) {
-            return if common == kept.tokens.len() { common } else { 0 };
+            return if common == kept.tokens.len() {
+                common
+            } else {
+                0
+            };
         }
         let chunk = wanted.chunk.max(1);
         let length = match wanted.reuse {

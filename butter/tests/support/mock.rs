@@ -10,9 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use butter::model::{
-    Model, ModelCapacity, ModelError, RowOutput, RowResult, SequenceId, StepRow,
-};
+use butter::model::{Model, ModelCapacity, ModelError, RowOutput, RowResult, SequenceId, StepRow};
 
 /// What a test sees of a mock and does to it while it runs.
 #[derive(Default, Debug)]
@@ -81,7 +79,7 @@ impl MockModel {
             hash = (hash ^ u64::from(token)).wrapping_mul(0x0100_0000_01b3);
             hash ^= hash >> 29;
         }
-        (hash % 94) as u32
+        33 + (hash % 94) as u32
     }
 
     fn blocks(&self, capacity: usize) -> usize {
@@ -140,7 +138,10 @@ impl Model for MockModel {
         let limit = self.capacity.positions;
         let held = self.held(id)?;
         assert!(held.tokens.len() <= capacity, "cut by resizing");
-        assert!(all - held.reserved + reserved <= limit, "resized past the room");
+        assert!(
+            all - held.reserved + reserved <= limit,
+            "resized past the room"
+        );
         held.reserved = reserved;
         Ok(())
     }
@@ -152,7 +153,9 @@ impl Model for MockModel {
         if length >= held.tokens.len() || !self.capacity.recurrent {
             return length.min(held.tokens.len());
         }
-        held.previous.filter(|&before| before <= length).unwrap_or(0)
+        held.previous
+            .filter(|&before| before <= length)
+            .unwrap_or(0)
     }
 
     fn truncate_sequence(&mut self, id: SequenceId, length: usize) -> Result<usize, ModelError> {
@@ -170,7 +173,11 @@ impl Model for MockModel {
 
     fn step(&mut self, rows: &[StepRow]) -> Result<Vec<RowResult>, ModelError> {
         let control = self.control.clone();
-        assert!(!rows.is_empty() && rows.len() <= self.rows, "{}", rows.len());
+        assert!(
+            !rows.is_empty() && rows.len() <= self.rows,
+            "{}",
+            rows.len()
+        );
         control.steps.fetch_add(1, SeqCst);
         control.widest.fetch_max(rows.len(), SeqCst);
         let pause = control.step_microseconds.load(SeqCst);
