@@ -63,7 +63,7 @@ impl Answering {
         let mut answers = Vec::new();
         let count = request.prompts.len() * request.n;
         for index in 0..count {
-            let prompt = &request.prompts[index / request.n].0;
+            let prompt = &request.prompts[index / request.n].ids;
             let mut sampling = request.sampling.clone();
             sampling.seed = sampling.seed.wrapping_add(index as u64);
             let sampler = Sampler::new(sampling, engine.vocab_size)?;
@@ -140,7 +140,12 @@ impl Answering {
 
     /// Whether this request's prompt and answer, if any were kept, can be told.
     pub fn usage(&self) -> Json {
-        let prompt: usize = self.request.prompts.iter().map(|(ids, _)| ids.len()).sum();
+        let prompt: usize = self
+            .request
+            .prompts
+            .iter()
+            .map(|prompt| prompt.ids.len())
+            .sum();
         let answer: usize = self.answers.iter().map(|answer| answer.tokens).sum();
         let reused = self
             .answers
@@ -345,7 +350,7 @@ impl Answering {
                 .request
                 .prompts
                 .iter()
-                .map(|(ids, _)| ids.len())
+                .map(|prompt| prompt.ids.len())
                 .sum::<usize>(),
             answer_tokens = self
                 .answers
@@ -568,8 +573,7 @@ impl Answering {
     }
 
     fn echo(&self, index: usize) -> &str {
-        let prompt = &self.request.prompts[index / self.request.n].1;
-        prompt.as_deref().unwrap_or_default()
+        &self.request.prompts[index / self.request.n].echo
     }
 
     fn call_id(&self, index: usize, call: usize) -> String {

@@ -170,7 +170,7 @@ impl Fields {
 pub fn whole(json: &Json) -> Option<u64> {
     json.as_u64().or_else(|| {
         let number = json.as_f64()?;
-        (number >= 0.0 && number < 9e15 && number.fract() == 0.0).then_some(number as u64)
+        ((0.0..9e15).contains(&number) && number.fract() == 0.0).then_some(number as u64)
     })
 }
 

@@ -24,13 +24,22 @@ pub enum Endpoint {
     Text,
 }
 
+/// A prompt.
+#[derive(Clone, Debug)]
+pub struct Prompt {
+    /// Its tokens.
+    pub ids: Vec<u32>,
+    /// What each answer repeats of it before its own text.
+    pub echo: String,
+}
+
 /// A checked request.
 #[derive(Clone, Debug)]
 pub struct ApiRequest {
     /// Where it came to.
     pub endpoint: Endpoint,
-    /// Prompts, each with its text where the answer repeats it.
-    pub prompts: Vec<(Vec<u32>, Option<String>)>,
+    /// Prompts, at least one.
+    pub prompts: Vec<Prompt>,
     /// Answers a prompt.
     pub n: usize,
     /// Most tokens of an answer, clipped to what fits behind the longest prompt.
@@ -119,7 +128,10 @@ impl ApiRequest {
                 let (ids, open) = messages::prompt(&mut fields, engine, tools.list)?;
                 parts.reasoning = engine.reasoning && grammar.is_none();
                 parts.reasoning_open = parts.reasoning && open;
-                vec![(ids, None)]
+                vec![Prompt {
+                    ids,
+                    echo: String::new(),
+                }]
             }
             Endpoint::Text => read_prompts(&mut fields, engine, options)?,
         };
@@ -142,7 +154,7 @@ impl ApiRequest {
         if grammar.is_some() || !ignore_eos {
             stop_tokens.extend(&engine.end_of_generation);
         }
-        let max_tokens = clip_max_tokens(&prompts, asked, engine, options)?;
+        let max_tokens = clip_max_tokens(endpoint, &prompts, asked, engine, options)?;
         Ok(ApiRequest {
             endpoint,
             prompts,
@@ -205,17 +217,21 @@ fn read_max_tokens(fields: &mut Fields, endpoint: Endpoint) -> Result<Option<u64
 /// The answer gets what the request asks for or else the server's default, and no more than fits
 /// behind the longest prompt (E26).
 fn clip_max_tokens(
-    prompts: &[(Vec<u32>, Option<String>)],
+    endpoint: Endpoint,
+    prompts: &[Prompt],
     asked: Option<u64>,
     engine: &Engine,
     options: &ServeOptions,
 ) -> Result<usize, ApiError> {
     let limit = engine.scheduler.options().max_positions;
-    let longest = prompts.iter().map(|(ids, _)| ids.len()).max().unwrap_or(0);
-    let name = if prompts.iter().any(|(_, text)| text.is_some()) || engine.template.is_none() {
-        "prompt"
-    } else {
-        "messages"
+    let longest = prompts
+        .iter()
+        .map(|prompt| prompt.ids.len())
+        .max()
+        .unwrap_or(0);
+    let name = match endpoint {
+        Endpoint::Chat => "messages",
+        Endpoint::Text => "prompt",
     };
     if longest == 0 {
         return Err(ApiError::field(name, "has no tokens"));
@@ -595,7 +611,11 @@ fn refuse_known(fields: &mut Fields, endpoint: Endpoint) -> Result<(), ApiError>
             fields.refuse("suffix", &[json!("")], "texts are not filled in")?;
         }
     }
-    fields.refuse("use_beam_search", &[no.clone()], "there is no beam search")?;
+    fields.refuse(
+        "use_beam_search",
+        std::slice::from_ref(&no),
+        "there is no beam search",
+    )?;
     fields.refuse("store", &[no], "answers are not stored")?;
     fields.refuse("prompt_logprobs", &[], "prompts have no log-probabilities")?;
     for (name, reason) in [
@@ -621,7 +641,7 @@ fn read_prompts(
     fields: &mut Fields,
     engine: &Engine,
     options: &ServeOptions,
-) -> Result<Vec<(Vec<u32>, Option<String>)>, ApiError> {
+) -> Result<Vec<Prompt>, ApiError> {
     let echo = fields.boolean("echo")?.unwrap_or(false);
     let json = fields
         .take("prompt")
@@ -663,7 +683,8 @@ fn read_prompts(
                     return Err(ApiError::field(path, problem));
                 }
             };
-            Ok((ids, Some(if echo { text } else { String::new() })))
+            let echo = if echo { text } else { String::new() };
+            Ok(Prompt { ids, echo })
         })
         .collect()
 }

@@ -177,15 +177,14 @@ impl Segments {
         }
         match self.state {
             State::Start => self.begin(),
-            State::Reasoning => match self.until(THINK_END) {
-                (text, found) => {
-                    push_text(pieces, text, Piece::Reasoning);
-                    if found {
-                        (self.state, self.skip_space) = (State::Content, true);
-                    }
-                    found
+            State::Reasoning => {
+                let (text, found) = self.until(THINK_END);
+                push_text(pieces, text, Piece::Reasoning);
+                if found {
+                    (self.state, self.skip_space) = (State::Content, true);
                 }
-            },
+                found
+            }
             State::Content => {
                 if self.parts.tools != Some(ToolFormat::Hermes) {
                     push_text(pieces, std::mem::take(&mut self.held), Piece::Content);

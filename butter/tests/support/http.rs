@@ -19,6 +19,21 @@ use serde_json::{Value as Json, json};
 use super::gguf_writer::Writer;
 use super::mock::{MockControl, MockModel};
 
+pub const COMPLETIONS: &str = "/v1/completions";
+pub const CHAT: &str = "/v1/chat/completions";
+
+/// What the mock answers to a prompt of plain characters.
+pub fn lonely(prompt: &str, tokens: usize) -> String {
+    let mut ids: Vec<u32> = prompt.bytes().map(u32::from).collect();
+    for _ in 0..tokens {
+        ids.push(MockModel::following(&ids));
+    }
+    ids[prompt.len()..]
+        .iter()
+        .map(|&id| id as u8 as char)
+        .collect()
+}
+
 pub const TEMPLATE: &str = "{% for m in messages %}{% if m.role == 'tool' and loop.first %}{{ raise_exception('a tool speaks first') }}{% endif %}[{{ m.role }}]{{ m.content }}<|end|>{% endfor %}[assistant]";
 
 /// A template that knows tools and reasoning.
