@@ -110,6 +110,11 @@ def curl(served, _):
 
 
 def page(served, arguments):
+    if not shutil.which("chromedriver") and shutil.which("apt-get") and os.geteuid() == 0:
+        packages = ["chromium", "chromium-driver"]
+        environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
+        run(["apt-get", "update", "-qq"], env=environment)
+        run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages], env=environment, stdout=subprocess.DEVNULL)
     if not shutil.which("chromedriver"):
         raise Missing("chromedriver is not on PATH (Debian's chromium-driver)")
     command = [sys.executable, HERE / "page.py", served.url, KEY]

@@ -5,7 +5,9 @@
 //! 0 for success, 1 for an error (one line on standard error), 2 for a wrong
 //! command line.
 
+mod bench_serve;
 mod chat;
+mod doctor;
 mod generate;
 mod inspect;
 mod logits;
@@ -40,6 +42,10 @@ enum Command {
     Chat(chat::ChatArguments),
     /// Answer many clients over HTTP, as OpenAI's API does.
     Serve(Box<serve::ServeArguments>),
+    /// Put load on a server and time its answers.
+    BenchServe(bench_serve::BenchServeArguments),
+    /// Check this machine's devices, and a model on one of them.
+    Doctor(doctor::DoctorArguments),
     /// Show a checkpoint's config and tensors.
     Inspect(inspect::InspectArguments),
     /// Print the logits that follow a prompt.
@@ -259,6 +265,8 @@ pub fn main() -> ExitCode {
         Command::Generate(arguments) => generate::run(arguments),
         Command::Chat(arguments) => chat::run(arguments),
         Command::Serve(arguments) => serve::run(arguments),
+        Command::BenchServe(arguments) => bench_serve::run(arguments),
+        Command::Doctor(arguments) => doctor::run(arguments),
         Command::Inspect(arguments) => inspect::run(arguments),
         Command::Logits(arguments) => logits::run(arguments),
     };

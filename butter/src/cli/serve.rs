@@ -67,7 +67,7 @@ pub(super) fn run(arguments: &ServeArguments) -> Result<(), CommandError> {
 }
 
 /// Opens a checkpoint for many requests.
-pub(super) fn load(run: &RunArguments, options: &ServeOptions) -> Result<Engine, CommandError> {
+fn load(run: &RunArguments, options: &ServeOptions) -> Result<Engine, CommandError> {
     let checkpoint = Checkpoint::open(&run.model)?;
     let name = match options.served_name.as_str() {
         "" => default_name(&run.model),
@@ -107,7 +107,8 @@ pub(super) fn load(run: &RunArguments, options: &ServeOptions) -> Result<Engine,
     Ok(engine)
 }
 
-fn plan(
+/// How the engine and the scheduler are set up for a model.
+pub(super) fn plan(
     checkpoint: &Checkpoint,
     run: &RunArguments,
     options: &ServeOptions,
