@@ -160,7 +160,7 @@ fn company_and_preemption_change_no_bit(family: &str) {
         let mut company = bench(family, backend, 3, PrefixReuse::Exact);
         let found = company.together(&wanted);
         for (i, (answer, _)) in found.iter().enumerate() {
-            assert_eq!(answer, &expected[i], "{family} on {backend}: request {i}");
+            assert_eq!(answer, &expected[i], "{family} on {backend:?}: request {i}");
         }
         let preempted = found.iter().filter(|(_, receipt)| receipt.preemptions > 0);
         assert!(preempted.count() > 0, "nobody was preempted");
