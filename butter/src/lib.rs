@@ -7,6 +7,8 @@
 //! | open a GGUF file or a Hugging Face folder | [`checkpoint::Checkpoint`] |
 //! | turn text or a chat into ids, and ids into text | [`tokenizer`], [`chat`] |
 //! | run a request on a model | [`generate::Generator`] |
+//! | run many requests on one model at once | [`scheduler`] |
+//! | serve them over HTTP | [`serve`] |
 //! | let a smaller model or the text propose its tokens | [`speculate`] |
 //! | run a checkpoint on a device | [`engine::DeviceModel`] |
 //! | measure a model or the shape of one | [`bench`], [`shapes`] |
@@ -40,6 +42,8 @@ mod quote;
 pub mod rope;
 pub mod safetensors;
 pub mod sampler;
+pub mod scheduler;
+pub mod serve;
 pub mod shapes;
 pub mod speculate;
 pub mod stop;

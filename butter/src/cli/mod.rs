@@ -1,16 +1,19 @@
-//! The command line: `butter generate`, `butter chat`, `butter inspect`, `butter logits`,
-//! `butter perplexity`, `butter bench`.
+//! The command line: `butter generate`, `butter chat`, `butter serve`, `butter inspect`,
+//! `butter logits`, `butter perplexity`, `butter bench`.
 //!
 //! Answers go to standard output, everything else to standard error. Exit codes:
 //! 0 for success, 1 for an error (one line on standard error), 2 for a wrong
 //! command line.
 
 mod bench;
+mod bench_serve;
 mod chat;
+mod doctor;
 mod generate;
 mod inspect;
 mod logits;
 mod perplexity;
+mod serve;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -40,6 +43,12 @@ enum Command {
     Generate(generate::GenerateArguments),
     /// Talk with a model, turn by turn.
     Chat(chat::ChatArguments),
+    /// Answer many clients over HTTP, as OpenAI's API does.
+    Serve(Box<serve::ServeArguments>),
+    /// Put load on a server and time its answers.
+    BenchServe(bench_serve::BenchServeArguments),
+    /// Check this machine's devices, and a model on one of them.
+    Doctor(doctor::DoctorArguments),
     /// Show a checkpoint's config and tensors.
     Inspect(inspect::InspectArguments),
     /// Print the logits that follow a prompt.
@@ -297,6 +306,9 @@ pub fn main() -> ExitCode {
     let result = match &command_line.command {
         Command::Generate(arguments) => generate::run(arguments),
         Command::Chat(arguments) => chat::run(arguments),
+        Command::Serve(arguments) => serve::run(arguments),
+        Command::BenchServe(arguments) => bench_serve::run(arguments),
+        Command::Doctor(arguments) => doctor::run(arguments),
         Command::Inspect(arguments) => inspect::run(arguments),
         Command::Logits(arguments) => logits::run(arguments),
         Command::Bench(arguments) => bench::run(arguments),
