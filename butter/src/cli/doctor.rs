@@ -11,7 +11,7 @@ use iron_ir::Scalar;
 use iron_runtime::{Device, Tensor, launch};
 
 use super::serve::plan;
-use super::{ActivationType, Backend, CommandError, RunArguments, open_device};
+use super::{ActivationType, Activations, Backend, CommandError, RunArguments, open_device};
 use crate::checkpoint::Checkpoint;
 use crate::engine::{DeviceModel, MemoryPlan};
 use crate::generate::{Generator, Request};
@@ -75,6 +75,7 @@ pub(super) fn run(arguments: &DoctorArguments) -> Result<(), CommandError> {
             model: path.clone(),
             backend: arguments.backend,
             dtype: arguments.dtype,
+            activations: Activations::Exact,
         };
         failed += model(&run, &mut out)?;
     }
@@ -231,7 +232,7 @@ fn answer(
 ) -> Result<Vec<u32>, CommandError> {
     let options = crate::engine::EngineOptions {
         cache_positions: prompt.len() + TOKENS,
-        ..super::engine_options(checkpoint, dtype)
+        ..super::engine_options(checkpoint, backend, dtype)
     };
     let mut model = DeviceModel::load(open_device(backend)?, checkpoint, options)?;
     let request = Request {

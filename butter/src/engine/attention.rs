@@ -339,14 +339,19 @@ impl AttentionBlock {
             self.window().into(),
             self.config.soft_cap.unwrap_or(0.0).into(),
         ];
-        let (kernel, suffix) = match self.group {
+        let (family, kernel, suffix) = match self.group {
             Some(group) => (
+                Family::GroupedAttention,
                 "attention_decode_grouped",
                 format!("-HEAD_DIM={head_dim}-GROUP={group}"),
             ),
-            None => ("attention_decode", format!("-HEAD_DIM={head_dim}")),
+            None => (
+                Family::Attention,
+                "attention_decode",
+                format!("-HEAD_DIM={head_dim}"),
+            ),
         };
-        planner.launch(Family::Attention, kernel, &suffix, operands);
+        planner.launch(family, kernel, &suffix, operands);
         let operands = [
             (&partial).into(),
             (&stats).into(),

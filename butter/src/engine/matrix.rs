@@ -268,6 +268,8 @@ pub enum Family {
     Decode,
     /// `elementwise`.
     Elementwise,
+    /// `grouped_attention`.
+    GroupedAttention,
     /// `layout`.
     Layout,
     /// `matmul`.
@@ -299,6 +301,7 @@ impl Family {
             Family::Attention => "iron_corpus::attention",
             Family::Decode => "iron_corpus::decode",
             Family::Elementwise => "iron_corpus::elementwise",
+            Family::GroupedAttention => "iron_corpus::grouped_attention",
             Family::Layout => "iron_corpus::layout",
             Family::Matmul => "iron_corpus::matmul",
             Family::Moe => "iron_corpus::moe",
