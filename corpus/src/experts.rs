@@ -353,7 +353,7 @@ impl Sorted {
                 sorted.slot_of[pair] = sorted.pair_of.len() as i64;
                 sorted.pair_of.push(pair as i64);
             }
-            while sorted.pair_of.len() % rows != 0 {
+            while !sorted.pair_of.len().is_multiple_of(rows) {
                 sorted.pair_of.push(i64::from(NOBODY));
             }
             sorted

@@ -97,12 +97,12 @@ const RESERVED: &[&str] = &[
 /// PTX: `ex2.approx`, 2 units in the last place; subnormal results become zero.
 const FAST_EXP2: &str = "\
 __device__ inline float fast_exp2(float x) {
-#ifdef IRON_HALF_BY_HOST
-    return exp2f(x);
-#else
+#ifndef IRON_EXP2_BY_HOST
     float result;
     asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(result) : \"f\"(x));
     return result;
+#else
+    return exp2f(x);
 #endif
 }";
 
