@@ -11,7 +11,7 @@ use std::io::Write as _;
 
 use butter::checkpoint::Checkpoint;
 use butter::config::ModelConfig;
-use butter::engine::{DeviceModel, EngineOptions};
+use butter::engine::{DeviceModel, EngineOptions, ProductInputs};
 use butter::generate::{Generator, Request};
 use butter::model::{Model, RowOutput, RowResult, SequenceId, StepRow};
 use butter::sampler::Sampler;
@@ -88,6 +88,7 @@ fn load(checkpoint: &Checkpoint, backend: Backend, max_step_rows: usize) -> Devi
     let device = iron_runtime::open(backend).expect("opened before");
     let options = EngineOptions {
         dtype: iron_ir::Scalar::F32,
+        product_inputs: ProductInputs::Exact,
         max_sequences: 8,
         max_step_rows,
         cache_positions: 8 * 192,

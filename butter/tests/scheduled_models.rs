@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use butter::checkpoint::Checkpoint;
-use butter::engine::{DeviceModel, EngineOptions};
+use butter::engine::{DeviceModel, EngineOptions, ProductInputs};
 use butter::model::Model;
 use butter::sampler::{Sampler, SamplingParameters};
 use butter::scheduler::{
@@ -42,6 +42,7 @@ fn bench(family: &str, backend: Backend, running: usize, reuse: PrefixReuse) -> 
     let checkpoint = Checkpoint::open(&path).expect("the checkpoint loads");
     let options = EngineOptions {
         dtype: iron_ir::Scalar::F32,
+        product_inputs: ProductInputs::Exact,
         max_sequences: running,
         max_step_rows: CHUNK,
         cache_positions: running * 192,

@@ -11,7 +11,7 @@ use iron_ir::Scalar;
 use iron_runtime::{Device, Tensor, launch};
 
 use super::serve::plan;
-use super::{ActivationType, Backend, CommandError, RunArguments, open_device};
+use super::{ActivationType, Activations, Backend, CommandError, RunArguments, open_device};
 use crate::checkpoint::Checkpoint;
 use crate::engine::{DeviceModel, MemoryPlan};
 use crate::generate::{Generator, Request};
@@ -75,6 +75,7 @@ pub(super) fn run(arguments: &DoctorArguments) -> Result<(), CommandError> {
             model: path.clone(),
             backend: arguments.backend,
             dtype: arguments.dtype,
+            activations: Activations::Exact,
         };
         failed += model(&run, &mut out)?;
     }

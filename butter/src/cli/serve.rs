@@ -131,6 +131,7 @@ pub(super) fn plan(
     };
     let engine = EngineOptions {
         dtype: run.dtype.scalar(),
+        product_inputs: run.activations.product_inputs(),
         max_sequences: options.max_running,
         max_step_rows: chunk.max(options.max_running),
         cache_positions: options.cache_tokens,
