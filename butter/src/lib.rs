@@ -11,6 +11,7 @@
 //! | serve them over HTTP | [`serve`] |
 //! | let a smaller model propose its tokens | [`speculate::speculate`] |
 //! | run a checkpoint on a device | [`engine::DeviceModel`] |
+//! | measure a model or the shape of one | [`bench`], [`shapes`] |
 //! | put another execution below the engine | [`model::Model`] |
 //! | read tensors of a file | [`catalogue`], [`gguf`], [`safetensors`] |
 //!
@@ -23,6 +24,7 @@
 //! Wrong input of any kind is a typed error of one line that names the file, the
 //! field and both values; nothing is allocated from an unchecked length.
 
+pub mod bench;
 pub mod catalogue;
 pub mod chat;
 pub mod checkpoint;
@@ -39,6 +41,7 @@ pub mod safetensors;
 pub mod sampler;
 pub mod scheduler;
 pub mod serve;
+pub mod shapes;
 pub mod speculate;
 pub mod stop;
 pub mod tokenizer;

@@ -232,7 +232,7 @@ fn answer(
 ) -> Result<Vec<u32>, CommandError> {
     let options = crate::engine::EngineOptions {
         cache_positions: prompt.len() + TOKENS,
-        ..super::engine_options(checkpoint, dtype)
+        ..super::engine_options(checkpoint, backend, dtype)
     };
     let mut model = DeviceModel::load(open_device(backend)?, checkpoint, options)?;
     let request = Request {

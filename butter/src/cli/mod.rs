@@ -1,10 +1,11 @@
 //! The command line: `butter generate`, `butter chat`, `butter serve`, `butter inspect`,
-//! `butter logits`.
+//! `butter logits`, `butter bench`, `butter bench-serve`, `butter doctor`.
 //!
 //! Answers go to standard output, everything else to standard error. Exit codes:
 //! 0 for success, 1 for an error (one line on standard error), 2 for a wrong
 //! command line.
 
+mod bench;
 mod bench_serve;
 mod chat;
 mod doctor;
@@ -19,6 +20,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use iron_runtime::Device;
 
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::engine::{DeviceModel, EngineOptions, ProductInputs};
@@ -50,6 +52,8 @@ enum Command {
     Inspect(inspect::InspectArguments),
     /// Print the logits that follow a prompt.
     Logits(logits::LogitsArguments),
+    /// Measure prefill and decoding, of a model or of random weights of a named shape.
+    Bench(bench::BenchArguments),
 }
 
 /// Which model runs where.
@@ -234,25 +238,33 @@ pub fn open_model(
     let device = open_device(backend)?;
     let options = EngineOptions {
         product_inputs: activations.product_inputs(),
-        ..engine_options(checkpoint, dtype)
+        ..engine_options(checkpoint, backend, dtype)
     };
     Ok(Box::new(DeviceModel::load(device, checkpoint, options)?))
 }
 
-fn open_device(backend: Backend) -> Result<Arc<dyn iron_runtime::Device>, ModelError> {
+/// Opens the device of a backend.
+fn open_device(backend: Backend) -> Result<Arc<dyn Device>, ModelError> {
     iron_runtime::open(backend.device()).map_err(|error| ModelError::BackendUnavailable {
         backend: backend.name().to_owned(),
         reason: error.to_string(),
     })
 }
 
-/// How the command line sets a model up: one sequence.
-fn engine_options(checkpoint: &Checkpoint, dtype: ActivationType) -> EngineOptions {
+/// How the command line sets a model up: one sequence, and steps as long as the backend likes.
+fn engine_options(
+    checkpoint: &Checkpoint,
+    backend: Backend,
+    dtype: ActivationType,
+) -> EngineOptions {
     EngineOptions {
         dtype: dtype.scalar(),
         product_inputs: ProductInputs::Exact,
         max_sequences: 1,
-        max_step_rows: 64,
+        max_step_rows: match backend {
+            Backend::Cuda => 2048,
+            _ => 64,
+        },
         cache_positions: checkpoint.config.context_length.min(MOST_CACHED_POSITIONS),
     }
 }
@@ -296,6 +308,7 @@ pub fn main() -> ExitCode {
         Command::Doctor(arguments) => doctor::run(arguments),
         Command::Inspect(arguments) => inspect::run(arguments),
         Command::Logits(arguments) => logits::run(arguments),
+        Command::Bench(arguments) => bench::run(arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
