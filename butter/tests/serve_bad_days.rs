@@ -178,7 +178,13 @@ fn a_thousand_sockets_do_not_shut_others_out_for_long() {
         },
         ..Setup::default()
     });
-    let idle: Vec<_> = (0..1000).map(|_| server.connect()).collect();
+    // As many as this process may open; both ends are in it.
+    let open = |_| std::net::TcpStream::connect(server.address).ok();
+    let mut idle: Vec<_> = (0..1000).map_while(open).collect();
+    if idle.len() < 1000 {
+        idle.truncate(idle.len().saturating_sub(100));
+    }
+    assert!(idle.len() >= 300, "{} sockets", idle.len());
     let mut refused = 0;
     for _ in 0..100 {
         let reply = server.get("/health/live");

@@ -1,5 +1,5 @@
 //! The command line: `butter generate`, `butter chat`, `butter serve`, `butter inspect`,
-//! `butter logits`, `butter perplexity`, `butter bench`.
+//! `butter logits`, `butter perplexity`, `butter bench`, `butter bench-serve`, `butter doctor`.
 //!
 //! Answers go to standard output, everything else to standard error. Exit codes:
 //! 0 for success, 1 for an error (one line on standard error), 2 for a wrong
