@@ -91,8 +91,6 @@ fn each_operation_takes_its_scalars_and_no_other() {
             Dot4 => &[&["i32", "u32"]],
             Dot4Mixed => &[&["i32"]],
             MinNan | MaxNan | Pow => &[FLOATS],
-            Dot4 => &[&["i32", "u32"]],
-            Dot4Mixed => &[&["i32"]],
         };
         row(op.name(), 2, allowed, &same);
     }

@@ -72,7 +72,7 @@ fn keeps(body: &str, floats: &[f32], integers: &[i32]) {
     for legal in &legals {
         let mut after = before.clone();
         legalise_arithmetic(&mut after, legal).expect(body);
-        let mut check = |f: f32, g: f32, s: i32, t: i32| {
+        let check = |f: f32, g: f32, s: i32, t: i32| {
             let int = |v: i32| Const::u32(v as u32).bitcast(Scalar::I32);
             let inputs = [Const::f32(f), Const::f32(g), int(s), int(t)];
             let (want, got) = (stored(&before, &inputs), stored(&after, &inputs));
