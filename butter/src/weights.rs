@@ -36,6 +36,17 @@ pub struct WeightMatrix {
     parts: Vec<(Tensor, Range<usize>)>,
     rows: usize,
     columns: usize,
+    random: Option<Random>,
+}
+
+/// Pseudo-random weights in place of a tensor's: element `i`, in row-major order, is that of
+/// [`uniform_value`](iron_corpus::decode::uniform_value).
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Random {
+    /// Of the generator.
+    pub seed: u32,
+    /// Elements are uniform in `-limit..limit`.
+    pub limit: f32,
 }
 
 impl WeightMatrix {
@@ -47,7 +58,23 @@ impl WeightMatrix {
             parts: vec![(tensor, 0..rows)],
             rows,
             columns,
+            random: None,
         }
+    }
+
+    /// A matrix of pseudo-random weights, for measuring without a checkpoint.
+    pub fn of_random(rows: usize, columns: usize, random: Random) -> Self {
+        Self {
+            parts: Vec::new(),
+            rows,
+            columns,
+            random: Some(random),
+        }
+    }
+
+    /// The generator, where the weights are pseudo-random and come from no tensor.
+    pub fn random(&self) -> Option<Random> {
+        self.random
     }
 
     /// Some of the rows, in the order of the ranges.
@@ -118,6 +145,10 @@ impl WeightMatrix {
 
     /// All elements decoded, row after row.
     pub fn to_f32(&self) -> Result<Vec<f32>, DequantiseError> {
+        if let Some(Random { seed, limit }) = self.random {
+            let value = |i| iron_corpus::decode::uniform_value(seed, i as u32, limit);
+            return Ok((0..self.rows * self.columns).map(value).collect());
+        }
         let mut values = vec![0.0; self.rows * self.columns];
         let mut out = values.chunks_exact_mut(self.columns.max(1));
         for (tensor, rows) in &self.parts {
@@ -133,6 +164,13 @@ impl WeightMatrix {
     /// # Panics
     /// If `row` is past the last.
     pub fn row_to_f32(&self, mut row: usize, out: &mut [f32]) -> Result<(), DequantiseError> {
+        if let Some(Random { seed, limit }) = self.random {
+            let first = row * self.columns;
+            for (i, out) in out.iter_mut().enumerate() {
+                *out = iron_corpus::decode::uniform_value(seed, (first + i) as u32, limit);
+            }
+            return Ok(());
+        }
         for (tensor, rows) in &self.parts {
             if row < rows.len() {
                 return tensor.row_to_f32(rows.start + row, out);
@@ -149,13 +187,24 @@ pub struct WeightVector {
     tensor: Option<Tensor>,
     /// Added to each element: some families store norm weights less 1.
     plus: f32,
+    /// Elements, all `plus`, where there is no tensor.
+    length: usize,
 }
 
 impl WeightVector {
+    /// A vector of ones.
+    pub fn ones(length: usize) -> Self {
+        Self {
+            tensor: None,
+            plus: 1.0,
+            length,
+        }
+    }
+
     /// The elements, decoded and with what is added to them.
     pub fn to_f32(&self) -> Result<Vec<f32>, DequantiseError> {
         let Some(tensor) = &self.tensor else {
-            return Ok(Vec::new());
+            return Ok(vec![self.plus; self.length]);
         };
         let mut values = tensor.to_f32()?;
         for value in &mut values {

@@ -1,19 +1,27 @@
-//! The command line: `butter generate`, `butter chat`, `butter inspect`, `butter logits`.
+//! The command line: `butter generate`, `butter chat`, `butter serve`, `butter inspect`,
+//! `butter logits`, `butter perplexity`, `butter bench`, `butter bench-serve`, `butter doctor`.
 //!
 //! Answers go to standard output, everything else to standard error. Exit codes:
 //! 0 for success, 1 for an error (one line on standard error), 2 for a wrong
 //! command line.
 
+mod bench;
+mod bench_serve;
 mod chat;
+mod doctor;
 mod generate;
 mod inspect;
 mod logits;
+mod perplexity;
+mod serve;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use iron_runtime::Device;
 
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::engine::{DeviceModel, EngineOptions, ProductInputs};
@@ -35,10 +43,20 @@ enum Command {
     Generate(generate::GenerateArguments),
     /// Talk with a model, turn by turn.
     Chat(chat::ChatArguments),
+    /// Answer many clients over HTTP, as OpenAI's API does.
+    Serve(Box<serve::ServeArguments>),
+    /// Put load on a server and time its answers.
+    BenchServe(bench_serve::BenchServeArguments),
+    /// Check this machine's devices, and a model on one of them.
+    Doctor(doctor::DoctorArguments),
     /// Show a checkpoint's config and tensors.
     Inspect(inspect::InspectArguments),
     /// Print the logits that follow a prompt.
     Logits(logits::LogitsArguments),
+    /// Measure prefill and decoding, of a model or of random weights of a named shape.
+    Bench(bench::BenchArguments),
+    /// Score a text: mean negative log-likelihood and perplexity.
+    Perplexity(perplexity::PerplexityArguments),
 }
 
 /// Which model runs where.
@@ -220,25 +238,36 @@ pub fn open_model(
     dtype: ActivationType,
     activations: Activations,
 ) -> Result<Box<dyn Model>, ModelError> {
-    let device =
-        iron_runtime::open(backend.device()).map_err(|error| ModelError::BackendUnavailable {
-            backend: backend.name().to_owned(),
-            reason: error.to_string(),
-        })?;
+    let device = open_device(backend)?;
     let options = EngineOptions {
         product_inputs: activations.product_inputs(),
-        ..engine_options(checkpoint, dtype)
+        ..engine_options(checkpoint, backend, dtype)
     };
     Ok(Box::new(DeviceModel::load(device, checkpoint, options)?))
 }
 
-/// How the command line sets a model up: one sequence.
-fn engine_options(checkpoint: &Checkpoint, dtype: ActivationType) -> EngineOptions {
+/// Opens the device of a backend.
+fn open_device(backend: Backend) -> Result<Arc<dyn Device>, ModelError> {
+    iron_runtime::open(backend.device()).map_err(|error| ModelError::BackendUnavailable {
+        backend: backend.name().to_owned(),
+        reason: error.to_string(),
+    })
+}
+
+/// How the command line sets a model up: one sequence, and steps as long as the backend likes.
+fn engine_options(
+    checkpoint: &Checkpoint,
+    backend: Backend,
+    dtype: ActivationType,
+) -> EngineOptions {
     EngineOptions {
         dtype: dtype.scalar(),
         product_inputs: ProductInputs::Exact,
         max_sequences: 1,
-        max_step_rows: 64,
+        max_step_rows: match backend {
+            Backend::Cuda => 2048,
+            _ => 64,
+        },
         cache_positions: checkpoint.config.context_length.min(MOST_CACHED_POSITIONS),
     }
 }
@@ -277,8 +306,13 @@ pub fn main() -> ExitCode {
     let result = match &command_line.command {
         Command::Generate(arguments) => generate::run(arguments),
         Command::Chat(arguments) => chat::run(arguments),
+        Command::Serve(arguments) => serve::run(arguments),
+        Command::BenchServe(arguments) => bench_serve::run(arguments),
+        Command::Doctor(arguments) => doctor::run(arguments),
         Command::Inspect(arguments) => inspect::run(arguments),
         Command::Logits(arguments) => logits::run(arguments),
+        Command::Bench(arguments) => bench::run(arguments),
+        Command::Perplexity(arguments) => perplexity::run(arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use iron_corpus::grouped_attention::group_of;
 use iron_ir::Scalar;
-use iron_runtime::{Device, Tensor};
+use iron_runtime::{Backend, Device, Tensor};
 
 use super::matrix::{Family, Matrix, failed, upload_vector};
 use super::plan::{Activation, Planner};
 use super::state::{BLOCK_SIZE, CacheShape};
-use super::step::StepContext;
+use super::step::{HeldState, StepContext};
 use crate::config::Attention;
 use crate::model::ModelError;
 use crate::rope::RopeLayout;
@@ -20,7 +21,11 @@ pub struct AttentionBlock {
     query: Matrix,
     key: Matrix,
     value: Matrix,
-    output: Matrix,
+    /// The rows of the three, where they are dense, and some of them as long as a head, which
+    /// stand where a kernel takes norm weights that it does not read.
+    query_key_value: Option<(Tensor, Tensor)>,
+    /// The output projection.
+    pub output: Matrix,
     gate: Option<Matrix>,
     query_norm: Option<Tensor>,
     key_norm: Option<Tensor>,
@@ -34,6 +39,16 @@ pub struct AttentionBlock {
     keys: Tensor,
     /// As `keys`.
     values: Tensor,
+    /// Query heads that share a reading of the cache, on a GPU that has the kernel.
+    group: Option<u32>,
+}
+
+/// The tensors of [`AttentionBlock::record_stacked`].
+pub struct Stacked<'a> {
+    /// `[query_size + 2 * kv_size, hidden]`: rows of queries, keys, values.
+    pub weights: &'a Tensor,
+    frequencies: &'a Tensor,
+    unread_norm: &'a Tensor,
 }
 
 impl AttentionBlock {
@@ -68,12 +83,27 @@ impl AttentionBlock {
             Some(_) => cache.window_blocks(),
             None => cache.blocks,
         };
+        let projections = [&weights.query, &weights.key, &weights.value];
+        let ([query, key, value], whole) = Matrix::upload_stacked(device, projections, dtype)?;
         let shape = [blocks, config.kv_head_count, BLOCK_SIZE, config.head_dim];
         let shape = shape.map(|extent| extent as u64);
+        let shared_by = (config.head_count / config.kv_head_count) as u32;
+        let group = match device.backend() {
+            Backend::Cpu => None,
+            _ => group_of(dtype, config.head_dim as u32, BLOCK_SIZE as u32, shared_by),
+        };
         Ok(Self {
-            query: matrix(&weights.query)?,
-            key: matrix(&weights.key)?,
-            value: matrix(&weights.value)?,
+            group,
+            query,
+            key,
+            value,
+            query_key_value: match whole {
+                Some(whole) => {
+                    let unread = failed(whole.with_strides(&[config.head_dim as u64], &[1]))?;
+                    Some((whole, unread))
+                }
+                None => None,
+            },
             output: matrix(&weights.output)?,
             gate: weights.gate.as_ref().map(matrix).transpose()?,
             query_norm: weights.query_norm.as_ref().map(vector).transpose()?,
@@ -116,10 +146,7 @@ impl AttentionBlock {
         let [query, key, value] = [query, key, value].map(|x| x.split_last(head_dim));
         self.rotate(planner, step, [&query, &key]);
 
-        let (table, slot_table) = match self.config.window {
-            Some(_) => (&step.tables.window, &step.window_slot),
-            None => (&step.tables.full, &step.full_slot),
-        };
+        let (table, _) = self.tables(step);
         let operands = [
             (&key).into(),
             (&value).into(),
@@ -130,12 +157,7 @@ impl AttentionBlock {
             (&self.values).into(),
         ];
         planner.launch(Family::Attention, "kv_append", "", operands);
-        let attended = planner.activation(query.shape());
-        match slot_table {
-            Some(pages) => self.prefill(planner, step, &query, pages, &attended),
-            None => self.decode(planner, step, &query, table, &attended),
-        }
-        let mut attended = attended.rows_of(self.config.query_size() as u64);
+        let mut attended = self.attend(planner, step, &query);
         if let Some(gate) = &self.gate {
             let gate = planner.projected(gate, x);
             let gated = planner.activation(attended.shape());
@@ -152,6 +174,91 @@ impl AttentionBlock {
             Some(bias) => planner.biased(&output, bias),
             None => output,
         }
+    }
+
+    /// What [`Self::record_stacked`] takes, of a layer that it computes: dense projections, heads
+    /// rotated in half-split form, no biases and no gate.
+    pub fn stacked(&self) -> Option<Stacked<'_>> {
+        let rope = self.config.rope.as_ref()?;
+        let pairs = rope.rotary_dim / 2;
+        let has_kernel = matches!(self.config.head_dim, 64 | 128 | 256)
+            && rope.layout == RopeLayout::HalfSplit
+            && pairs.is_multiple_of(8);
+        let is_plain = self.gate.is_none()
+            && self.biases.is_none()
+            && self.output_bias.is_none()
+            && self.query_norm.is_some() == self.key_norm.is_some();
+        let (weights, unread_norm) = self.query_key_value.as_ref()?;
+        let frequencies = self.frequencies.as_ref()?;
+        (has_kernel && is_plain).then_some(Stacked {
+            weights,
+            frequencies,
+            unread_norm,
+        })
+    }
+
+    /// Records what lies between the projections: `projected` holds a row's queries, keys and
+    /// values. Gives what the output projection takes.
+    pub fn record_stacked(
+        &self,
+        planner: &mut Planner,
+        step: &StepContext<'_>,
+        projected: &Activation,
+        stacked: &Stacked<'_>,
+    ) -> Activation {
+        let (heads, head_dim) = (self.config.head_count as u64, self.config.head_dim as u64);
+        let query = planner.activation(&[projected.shape()[0], heads, head_dim]);
+        let query_norm = self.query_norm.as_ref().unwrap_or(stacked.unread_norm);
+        let key_norm = self.key_norm.as_ref().unwrap_or(stacked.unread_norm);
+        let frequencies = stacked.frequencies;
+        let magnitude = self
+            .config
+            .rope
+            .as_ref()
+            .map_or(1.0, |rope| rope.magnitude());
+        let operands = [
+            projected.into(),
+            query_norm.into(),
+            key_norm.into(),
+            (&step.positions).into(),
+            frequencies.into(),
+            (&step.sequences).into(),
+            self.tables(step).0.into(),
+            (&query).into(),
+            (&self.keys).into(),
+            (&self.values).into(),
+            magnitude.into(),
+            step.norm_eps.into(),
+            u32::from(self.query_norm.is_some()).into(),
+        ];
+        let suffix = format!("-HEAD_DIM={head_dim}");
+        planner.launch(Family::Decode, "heads_to_cache", &suffix, operands);
+        self.attend(planner, step, &query)
+    }
+
+    /// The block table of all sequences, and that of a prompt's one sequence.
+    fn tables<'s>(&self, step: &'s StepContext<'_>) -> (&'s Tensor, &'s Tensor) {
+        match self.config.window {
+            Some(_) => (&step.tables.window, &step.tables.prompt_window),
+            None => (&step.tables.full, &step.tables.prompt_full),
+        }
+    }
+
+    /// Attention of `query`, `[rows, heads, head_dim]`, over the cache, as `[rows, query_size]`.
+    fn attend(
+        &self,
+        planner: &mut Planner,
+        step: &StepContext<'_>,
+        query: &Activation,
+    ) -> Activation {
+        let attended = planner.activation(query.shape());
+        let (table, pages) = self.tables(step);
+        if step.key.is_prompt {
+            self.prefill(planner, step, query, pages, &attended);
+        } else {
+            self.decode(planner, step, query, table, &attended);
+        }
+        attended.rows_of(self.config.query_size() as u64)
     }
 
     fn rotate(&self, planner: &mut Planner, step: &StepContext<'_>, rotated: [&Activation; 2]) {
@@ -198,7 +305,11 @@ impl AttentionBlock {
             self.window().into(),
             self.config.soft_cap.unwrap_or(0.0).into(),
         ];
-        let suffix = format!("-HEAD_DIM={}-ROWS=16", self.config.head_dim);
+        let rows = match (planner.is_tiled, self.config.head_dim) {
+            (true, 64 | 128 | 256) => 128,
+            _ => 16,
+        };
+        let suffix = format!("-HEAD_DIM={}-ROWS={rows}", self.config.head_dim);
         planner.launch(Family::Attention, "attention_prefill", &suffix, operands);
     }
 
@@ -228,8 +339,19 @@ impl AttentionBlock {
             self.window().into(),
             self.config.soft_cap.unwrap_or(0.0).into(),
         ];
-        let suffix = format!("-HEAD_DIM={head_dim}");
-        planner.launch(Family::Attention, "attention_decode", &suffix, operands);
+        let (family, kernel, suffix) = match self.group {
+            Some(group) => (
+                Family::GroupedAttention,
+                "attention_decode_grouped",
+                format!("-HEAD_DIM={head_dim}-GROUP={group}"),
+            ),
+            None => (
+                Family::Attention,
+                "attention_decode",
+                format!("-HEAD_DIM={head_dim}"),
+            ),
+        };
+        planner.launch(family, kernel, &suffix, operands);
         let operands = [
             (&partial).into(),
             (&stats).into(),
@@ -239,6 +361,14 @@ impl AttentionBlock {
             self.window().into(),
         ];
         planner.launch(Family::Attention, "attention_combine", "", operands);
+    }
+
+    /// The cache.
+    pub fn held_state(&self) -> HeldState<'_> {
+        HeldState::Cache {
+            tensors: [&self.keys, &self.values],
+            windowed: self.config.window.is_some(),
+        }
     }
 
     /// Bytes of the cache.

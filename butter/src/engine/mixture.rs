@@ -125,7 +125,7 @@ impl Planner {
     fn expert_products(&mut self, w: &Tensor, x: &Activation, ids: &Activation) -> Activation {
         let [rows, chosen] = [ids.shape()[0], ids.shape()[1]];
         let y = self.activation(&[rows, chosen, w.shape()[1]]);
-        let lanes = format!("-LANES={}", self.lanes);
+        let lanes = format!("-LANES={}", self.route.lanes());
         let operands = [x.into(), w.into(), ids.into(), (&y).into()];
         self.launch(Family::Moe, "expert_matvec", &lanes, operands);
         y

@@ -3,7 +3,10 @@
 
 mod arena;
 mod attention;
+mod burst;
+mod exchange;
 mod feed_forward;
+mod fused;
 mod matrix;
 mod mixture;
 mod model;
@@ -12,10 +15,14 @@ mod pack_k;
 mod pages;
 mod plan;
 mod recurrent;
+mod route;
 mod state;
 mod step;
 
-pub use model::{DeviceModel, EngineOptions, Prepared};
+pub use burst::KindTime;
+
+pub use model::{DeviceModel, EngineOptions, Prepared, StateUsage};
 pub use pack::{AffinePlanes, BLOCK, PackedFormat, Planes, pack, pack_affine};
 pub use plan::ProductInputs;
-pub use state::MemoryPlan;
+pub use route::Route;
+pub use state::{BLOCK_SIZE, MemoryPlan};

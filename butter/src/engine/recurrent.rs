@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use iron_ir::Scalar;
-use iron_runtime::{Device, Tensor};
+use iron_runtime::{Backend, Device, Tensor};
 
 use super::matrix::{Family, Matrix, failed, upload_dense, upload_vector};
 use super::plan::{Activation, Planner};
 use super::state::CacheShape;
-use super::step::{Segments, StepContext};
+use super::step::{HeldState, Segments, StepContext};
 use crate::config::{GatedDelta, Mamba2};
 use crate::model::ModelError;
 use crate::weights::{GatedDeltaWeights, Mamba2Weights, WeightMatrix, WeightVector};
@@ -97,6 +97,10 @@ impl RecurrentState {
         })
     }
 
+    fn held(&self) -> [HeldState<'_>; 2] {
+        [&self.states, &self.convolution.history].map(HeldState::Slots)
+    }
+
     fn bytes(&self) -> u64 {
         bytes_of(&self.states) + bytes_of(&self.convolution.history)
     }
@@ -124,6 +128,8 @@ pub struct GatedDeltaBlock {
     output: Matrix,
     /// `[slots, value_heads, value_head_dim, key_head_dim]`.
     state: RecurrentState,
+    /// Threads that share a row of a state.
+    lanes: u32,
 }
 
 impl GatedDeltaBlock {
@@ -143,7 +149,13 @@ impl GatedDeltaBlock {
             config.key_head_dim,
         ];
         let conv = (&weights.conv, None);
+        let lanes = match (device.backend(), config.key_head_dim) {
+            (Backend::Cpu, _) => 1,
+            (_, 128) => 4,
+            _ => 1,
+        };
         Ok(Self {
+            lanes,
             query_key_value: matrix(&weights.query_key_value)?,
             gate: matrix(&weights.gate)?,
             beta: matrix(&weights.beta)?,
@@ -216,12 +228,17 @@ impl GatedDeltaBlock {
             (&self.state.states).into(),
             (&read).into(),
         ];
-        let suffix = format!("-KEY_DIM={key_dim}");
+        let suffix = format!("-KEY_DIM={key_dim}-LANES={}", self.lanes);
         planner.launch(Family::Recurrent, "gated_delta", &suffix, operands);
         let heads = read.rows_of(config.value_head_dim as u64);
         let normed = planner.normed(&heads, &self.norm, step.norm_eps);
         let gated = planner.activated(crate::config::Activation::Silu, &gate, &normed);
         Ok(planner.projected(&self.output, &gated))
+    }
+
+    /// The states and the convolution's history.
+    pub fn held_state(&self) -> [HeldState<'_>; 2] {
+        self.state.held()
     }
 
     /// Bytes of the states and of the convolution's history.
@@ -315,6 +332,11 @@ impl Mamba2Block {
         let gated = planner.activated(crate::config::Activation::Silu, &gate, &y.rows_of(inner));
         let normed = planner.normed(&gated, &self.norm, step.norm_eps);
         Ok(planner.projected(&self.output, &normed))
+    }
+
+    /// The states and the convolution's history.
+    pub fn held_state(&self) -> [HeldState<'_>; 2] {
+        self.state.held()
     }
 
     /// Bytes of the states and of the convolution's history.

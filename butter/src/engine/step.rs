@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
+use iron_corpus::decode::OUTPUTS;
 use iron_corpus::selection::ARGMAX_CHUNK;
 use iron_ir::Scalar;
 use iron_runtime::{Device, Tensor};
 
 use super::attention::AttentionBlock;
+use super::exchange::{Inputs, Results};
 use super::feed_forward::GatedBlock;
+use super::fused::FusedLayer;
 use super::matrix::{Family, Matrix, failed, upload_vector};
 use super::mixture::MixtureBlock;
 use super::plan::{Activation, Planner};
@@ -16,9 +19,6 @@ use super::state::{BlockTables, CacheShape};
 use crate::config::{FeedForward, Mixer, ModelConfig};
 use crate::model::ModelError;
 use crate::weights::{FeedForwardWeights, LayerWeights, MixerWeights, ModelWeights, WeightVector};
-
-/// Positions that one split of the decode attention covers; the kernel's constant.
-pub const SPLIT: usize = 256;
 
 /// What a recorded step is good for. Everything that a launch bakes in and that differs between
 /// steps is here.
@@ -30,33 +30,13 @@ pub struct StepKey {
     pub outputs: usize,
     /// Splits of the attention over the longest context.
     pub splits: usize,
-    /// Row of the block table where all rows are consecutive positions of one sequence and the
-    /// tiled attention runs; `None` where each row attends for itself.
-    pub prefill_slot: Option<u32>,
+    /// Whether the rows are consecutive positions of one sequence and the tiled attention runs;
+    /// otherwise each row attends for itself.
+    pub is_prompt: bool,
     /// Runs of rows of one sequence; 0 where no layer asks.
     pub segments: usize,
-}
-
-/// What the host writes before a step; one upload.
-pub struct Inputs {
-    /// The whole buffer.
-    pub all: Tensor,
-    /// `[max_step_rows]`.
-    pub tokens: Tensor,
-    /// `[max_step_rows]`.
-    pub positions: Tensor,
-    /// `[max_step_rows]`: rows of the block tables.
-    pub sequences: Tensor,
-    /// `[max_step_rows]`: rows whose logits are wanted.
-    pub output_rows: Tensor,
-    /// `[max_step_rows]`: the segment of each row.
-    pub segment_of: Tensor,
-    /// `[max_step_rows + 1]`: the first row of each segment, and one past the last.
-    pub segment_starts: Tensor,
-    /// `[max_step_rows]`: the slot of state that each segment continues.
-    pub state_from: Tensor,
-    /// `[max_step_rows]`: the slot that it leaves its own in.
-    pub state_to: Tensor,
+    /// Whether the chosen tokens become the rows of the next step.
+    pub advances: bool,
 }
 
 /// The runs of rows of one sequence in a step.
@@ -71,16 +51,6 @@ pub struct Segments {
     pub to: Tensor,
 }
 
-/// What the host reads after a step.
-pub struct Results {
-    /// The whole buffer.
-    pub all: Tensor,
-    /// `[max_step_rows]`: index of the largest logit.
-    pub tokens: Tensor,
-    /// `[max_step_rows]`: the largest logit, NaN where there is one.
-    pub largest: Tensor,
-}
-
 /// What the layers of a step read beside activations and weights.
 pub struct StepContext<'m> {
     /// The step's class.
@@ -91,10 +61,6 @@ pub struct StepContext<'m> {
     pub sequences: Tensor,
     /// Where the positions of sequences lie.
     pub tables: &'m BlockTables,
-    /// The one sequence's row of the full table, where the tiled attention runs.
-    pub full_slot: Option<Tensor>,
-    /// The same of the window table.
-    pub window_slot: Option<Tensor>,
     /// Runs of rows, where a layer asks.
     pub segments: Option<Segments>,
     /// Epsilon of every RMS norm.
@@ -102,11 +68,11 @@ pub struct StepContext<'m> {
 }
 
 /// A layer on a device.
-struct Layer {
-    mixer_norm: Tensor,
+pub(super) struct Layer {
+    pub(super) mixer_norm: Tensor,
     mixer: MixerBlock,
     mixer_post_norm: Option<Tensor>,
-    feed_forward_norm: Tensor,
+    pub(super) feed_forward_norm: Tensor,
     feed_forward: FeedForwardBlock,
     feed_forward_post_norm: Option<Tensor>,
 }
@@ -122,14 +88,29 @@ enum FeedForwardBlock {
     Mixture(Box<MixtureBlock>),
 }
 
+/// What a layer keeps of the sequences.
+pub enum HeldState<'a> {
+    /// Keys and values, `[blocks, heads, positions, head_dim]`.
+    Cache {
+        /// Keys, values.
+        tensors: [&'a Tensor; 2],
+        /// Whether the layer keeps a window only.
+        windowed: bool,
+    },
+    /// One slot of state a row of the first axis.
+    Slots(&'a Tensor),
+}
+
 /// A model's layers on a device, with the state that each keeps.
 pub struct Graph {
-    config: ModelConfig,
+    pub(super) config: ModelConfig,
     embedding: Matrix,
-    layers: Vec<Layer>,
+    pub(super) layers: Vec<Layer>,
     final_norm: Tensor,
     /// `None` where the embedding serves.
     output: Option<Matrix>,
+    /// Whether every layer is one that [`super::fused`] records.
+    is_fusable: bool,
 }
 
 impl Graph {
@@ -143,14 +124,19 @@ impl Graph {
     ) -> Result<Self, ModelError> {
         let layer = |(config, weights)| Layer::load(device, config, weights, dtype, cache);
         let layers = config.layers.iter().zip(&weights.layers).map(layer);
+        let layers = layers.collect::<Result<Vec<_>, _>>()?;
+        let output = match &weights.output {
+            Some(output) => Some(Matrix::upload(device, output, dtype)?),
+            None => None,
+        };
         Ok(Self {
             embedding: Matrix::upload(device, &weights.embedding, dtype)?,
-            layers: layers.collect::<Result<_, _>>()?,
             final_norm: upload_vector(device, &weights.final_norm, dtype)?,
-            output: match &weights.output {
-                Some(output) => Some(Matrix::upload(device, output, dtype)?),
-                None => None,
-            },
+            is_fusable: config.residual_scale == 1.0
+                && config.hidden_size.is_multiple_of(OUTPUTS as usize)
+                && layers.iter().all(|layer| layer.fused().is_some()),
+            output,
+            layers,
             config: config.clone(),
         })
     }
@@ -170,34 +156,36 @@ impl Graph {
         planner.gather(&self.embedding, &tokens, &hidden);
         hidden = planner.scaled(hidden, self.config.embedding_scale);
 
-        // A block's output joins the residual stream with the norm that follows.
-        let mut pending = None;
-        for layer in &self.layers {
-            let x = self.joined(planner, pending.as_ref(), &hidden, &layer.mixer_norm);
-            let y = match &layer.mixer {
-                MixerBlock::Attention(attention) => attention.record(planner, step, &x),
-                MixerBlock::GatedDelta(delta) => delta.record(planner, step, &x)?,
-                MixerBlock::Mamba2(mamba) => mamba.record(planner, step, &x)?,
-            };
-            let y = self.block_output(planner, y, layer.mixer_post_norm.as_ref());
-            let x = self.joined(planner, Some(&y), &hidden, &layer.feed_forward_norm);
-            let y = match &layer.feed_forward {
-                FeedForwardBlock::Dense(dense) => dense.record(planner, &x),
-                FeedForwardBlock::Mixture(mixture) => mixture.record(planner, &x),
-            };
-            let y = self.block_output(planner, y, layer.feed_forward_post_norm.as_ref());
-            pending = Some(y);
-        }
+        let is_fused = planner.route.is_fused() && self.is_fusable;
+        let pending = match (is_fused, step.key.is_prompt || planner.is_tiled) {
+            (true, true) => self.stacked_layers(planner, step, &hidden),
+            (true, false) => {
+                self.fused_layers(planner, step, &hidden);
+                None
+            }
+            (false, _) => self.layers(planner, step, &hidden)?,
+        };
         if outputs == 0 {
             return Ok(None);
         }
-        let normed = self.joined(planner, pending.as_ref(), &hidden, &self.final_norm);
-        let rows_of = failed(inputs.output_rows.slice(0, 0..outputs))?;
-        let selected = planner.activation(&[outputs, self.config.hidden_size as u64]);
-        let operands = [(&normed).into(), (&rows_of).into(), (&selected).into()];
-        planner.launch(Family::Layout, "select_rows", "", operands);
         let output = self.output.as_ref().unwrap_or(&self.embedding);
-        let logits = planner.projected(output, &selected);
+        let fused_logits = match (output, is_fused && rows == outputs) {
+            (Matrix::Dense(w), true) if pending.is_none() => {
+                self.fused_product(planner, &hidden, &self.final_norm, w)
+            }
+            _ => None,
+        };
+        let logits = match fused_logits {
+            Some(logits) => logits,
+            None => {
+                let normed = self.joined(planner, pending.as_ref(), &hidden, &self.final_norm);
+                let rows_of = failed(inputs.output_rows.slice(0, 0..outputs))?;
+                let selected = planner.activation(&[outputs, self.config.hidden_size as u64]);
+                let operands = [(&normed).into(), (&rows_of).into(), (&selected).into()];
+                planner.launch(Family::Layout, "select_rows", "", operands);
+                planner.projected(output, &selected)
+            }
+        };
         let mut logits = planner.scaled(logits, self.config.logit_scale);
         if let Some(cap) = self.config.logit_soft_cap {
             let capped = planner.activation(logits.shape());
@@ -220,11 +208,54 @@ impl Graph {
             (&largest).into(),
         ];
         planner.launch_instance(Family::Selection, "argmax_of_chunks", "", operands);
+        if step.key.advances {
+            let part = |tensor: &Tensor| failed(tensor.slice(0, 0..rows));
+            let history = |tensor: &Tensor| failed(tensor.slice(1, 0..rows));
+            let operands = [
+                (&tokens).into(),
+                (&largest).into(),
+                (&part(&inputs.tokens)?).into(),
+                (&part(&inputs.positions)?).into(),
+                (&part(&inputs.step)?).into(),
+                (&history(&results.history)?).into(),
+                (&history(&results.largest_history)?).into(),
+            ];
+            planner.launch_instance(Family::Decode, "advance_rows", "", operands);
+        }
         Ok(Some(logits))
     }
 
+    /// The layers, one kernel an operation. Gives the last block's output, which has not joined
+    /// the residual stream `hidden`.
+    fn layers(
+        &self,
+        planner: &mut Planner,
+        step: &StepContext<'_>,
+        hidden: &Activation,
+    ) -> Result<Option<Activation>, ModelError> {
+        // A block's output joins the residual stream with the norm that follows.
+        let mut pending = None;
+        for layer in &self.layers {
+            let x = self.joined(planner, pending.as_ref(), hidden, &layer.mixer_norm);
+            let y = match &layer.mixer {
+                MixerBlock::Attention(attention) => attention.record(planner, step, &x),
+                MixerBlock::GatedDelta(delta) => delta.record(planner, step, &x)?,
+                MixerBlock::Mamba2(mamba) => mamba.record(planner, step, &x)?,
+            };
+            let y = self.block_output(planner, y, layer.mixer_post_norm.as_ref());
+            let x = self.joined(planner, Some(&y), hidden, &layer.feed_forward_norm);
+            let y = match &layer.feed_forward {
+                FeedForwardBlock::Dense(dense) => dense.record(planner, &x),
+                FeedForwardBlock::Mixture(mixture) => mixture.record(planner, &x),
+            };
+            let y = self.block_output(planner, y, layer.feed_forward_post_norm.as_ref());
+            pending = Some(y);
+        }
+        Ok(pending)
+    }
+
     /// `hidden += x` if there is one, then `norm(hidden) * w`.
-    fn joined(
+    pub(super) fn joined(
         &self,
         planner: &mut Planner,
         x: Option<&Activation>,
@@ -260,6 +291,19 @@ impl Graph {
         planner.scaled(y, self.config.residual_scale)
     }
 
+    /// What the layers keep of the sequences.
+    pub fn held_states(&self) -> Vec<HeldState<'_>> {
+        let mut held = Vec::new();
+        for layer in &self.layers {
+            match &layer.mixer {
+                MixerBlock::Attention(attention) => held.push(attention.held_state()),
+                MixerBlock::GatedDelta(delta) => held.extend(delta.held_state()),
+                MixerBlock::Mamba2(mamba) => held.extend(mamba.held_state()),
+            }
+        }
+        held
+    }
+
     /// Bytes that the layers' caches take, and their states.
     pub fn state_bytes(&self) -> (u64, u64) {
         let (mut caches, mut states) = (0, 0);
@@ -275,6 +319,31 @@ impl Graph {
 }
 
 impl Layer {
+    /// The layer's blocks, if fused kernels record them.
+    pub(super) fn fused(&self) -> Option<FusedLayer<'_>> {
+        let (MixerBlock::Attention(attention), FeedForwardBlock::Dense(dense)) =
+            (&self.mixer, &self.feed_forward)
+        else {
+            return None;
+        };
+        let has_post_norms =
+            self.mixer_post_norm.is_some() || self.feed_forward_post_norm.is_some();
+        let (Matrix::Dense(output), Matrix::Dense(down)) = (&attention.output, &dense.down) else {
+            return None;
+        };
+        let stacked = attention.stacked().filter(|_| !has_post_norms)?;
+        let layer = FusedLayer {
+            mixer_norm: &self.mixer_norm,
+            attention,
+            stacked,
+            output,
+            feed_forward_norm: &self.feed_forward_norm,
+            gate_up: dense.stacked()?,
+            down,
+        };
+        layer.has_kernels().then_some(layer)
+    }
+
     fn load(
         device: &Arc<dyn Device>,
         config: &crate::config::LayerConfig,

@@ -367,6 +367,7 @@ impl<'a> Resolver<'a> {
         WeightVector {
             tensor: self.take(name, &[length]),
             plus: self.norm_plus,
+            length: 0,
         }
     }
 
@@ -375,6 +376,7 @@ impl<'a> Resolver<'a> {
         WeightVector {
             tensor: self.take(name, &[length]),
             plus: 0.0,
+            length: 0,
         }
     }
 

@@ -8,7 +8,7 @@ mod machine;
 
 use iron_ir::kernel::Kernel;
 use iron_ir::machine::MachineStmt;
-use iron_ir::op::{AtomicOp, BarrierMemory, BarrierScope, BuiltinOp, SubgroupOp, UnaryOp};
+use iron_ir::op::{AtomicOp, BarrierMemory, BarrierScope, BuiltinOp, Stmt, SubgroupOp, UnaryOp};
 use iron_ir::types::{Scalar, Type};
 
 use crate::c;
@@ -18,6 +18,7 @@ use crate::c::expr::Expr;
 use crate::c::nvidia_amd as shared;
 use crate::c::ops::Ops;
 use crate::error::LowerError;
+use crate::places::Places;
 use crate::profile::Profile;
 
 /// Flags of NVRTC (and of nvcc) beside the architecture. A fused multiply-add stands in the
@@ -28,7 +29,7 @@ pub const COMPILE_FLAGS: &[&str] = &["--std=c++17", "--fmad=false", "-default-de
 const STATIC_SHARED_BYTES: u64 = 48 << 10;
 
 /// The text of a kernel after the passes.
-pub fn emit(kernel: &Kernel, profile: &Profile) -> Result<String, LowerError> {
+pub fn emit(kernel: &Kernel, profile: &Profile) -> Result<(String, Places), LowerError> {
     c::emit(kernel, profile, &Cuda)
 }
 
@@ -92,6 +93,18 @@ const RESERVED: &[&str] = &[
     "signbit",
     "byte",
 ];
+
+/// PTX: `ex2.approx`, 2 units in the last place; subnormal results become zero.
+const FAST_EXP2: &str = "\
+__device__ inline float fast_exp2(float x) {
+#ifndef IRON_EXP2_BY_HOST
+    float result;
+    asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(result) : \"f\"(x));
+    return result;
+#else
+    return exp2f(x);
+#endif
+}";
 
 const HALF: &str = "\
 // IEEE half by its bits: the toolkit's header would cost seconds of compile time.
@@ -251,6 +264,10 @@ impl Dialect for Cuda {
         shared::float_function(op, scalar, approximate)
     }
 
+    fn fast_exp2(&self) -> Option<&'static str> {
+        Some(FAST_EXP2)
+    }
+
     fn pow(&self, scalar: Scalar, approximate: bool) -> String {
         if approximate && scalar == Scalar::F32 {
             return "__powf".into();
@@ -315,6 +332,7 @@ impl Dialect for Cuda {
                     .require("grid_barrier", shared::grid_barrier_helper);
                 "grid_barrier();".into()
             }
+            BarrierScope::Launch => LAUNCH_BARRIER.into(),
         })
     }
 
@@ -402,11 +420,11 @@ impl Dialect for Cuda {
             ));
         }
         if context.kernel.contract.dependent {
-            lines.push(
-                "// The next launch may begin; this one waits for what the last wrote.".into(),
-            );
+            lines.push("// The next launch may begin.".into());
             lines.push("asm volatile(\"griddepcontrol.launch_dependents;\");".into());
-            lines.push("asm volatile(\"griddepcontrol.wait;\" ::: \"memory\");".into());
+            if !has_launch_barrier(context.kernel) {
+                lines.push(LAUNCH_BARRIER.into());
+            }
         }
         lines
     }
@@ -431,6 +449,17 @@ impl Dialect for Cuda {
     fn signature(&self, context: &Context<'_>, _used: &[(BuiltinOp, u8)]) -> String {
         shared::signature(context)
     }
+}
+
+/// Waits until the launches before are done and their writes are visible.
+const LAUNCH_BARRIER: &str = "asm volatile(\"griddepcontrol.wait;\" ::: \"memory\");";
+
+fn has_launch_barrier(kernel: &Kernel) -> bool {
+    let mut found = false;
+    kernel
+        .body
+        .walk(&mut |stmt, _| found |= matches!(stmt, Stmt::Barrier(BarrierScope::Launch, _)));
+    found
 }
 
 /// The lanes that take part.
