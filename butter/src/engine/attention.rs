@@ -9,7 +9,7 @@ use iron_runtime::{Backend, Device, Tensor};
 use super::matrix::{Family, Matrix, failed, upload_vector};
 use super::plan::{Activation, Planner};
 use super::state::{BLOCK_SIZE, CacheShape};
-use super::step::StepContext;
+use super::step::{HeldState, StepContext};
 use crate::config::Attention;
 use crate::model::ModelError;
 use crate::rope::RopeLayout;
@@ -361,6 +361,14 @@ impl AttentionBlock {
             self.window().into(),
         ];
         planner.launch(Family::Attention, "attention_combine", "", operands);
+    }
+
+    /// The cache.
+    pub fn held_state(&self) -> HeldState<'_> {
+        HeldState::Cache {
+            tensors: [&self.keys, &self.values],
+            windowed: self.config.window.is_some(),
+        }
     }
 
     /// Bytes of the cache.
