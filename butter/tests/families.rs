@@ -62,6 +62,17 @@ families! {
     qwen3_moe: 1e-3,
     qwen3_next: 2e-3,
     granitemoehybrid: 1e-3,
+    mistral: 1e-3,
+    qwen2: 1e-3,
+    mixtral: 1e-3,
+    olmo3: 1e-3,
+    gpt_oss: 1e-3,
+    gemma4: 1e-3,
+    qwen3_5_moe: 2e-3,
+    deepseek_v3: 1e-3,
+    lfm2: 1e-3,
+    falcon_h1: 1e-3,
+    nemotron_h: 1e-3,
 }
 
 /// Runs `check` on every backend asked for.

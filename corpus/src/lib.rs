@@ -6,6 +6,7 @@
 pub mod affine;
 pub mod attention;
 pub mod elementwise;
+pub mod latent;
 pub mod layout;
 pub mod matmul;
 pub mod moe;

@@ -69,12 +69,11 @@ impl ModelConfig {
             });
         };
         check_architectures(&keys, family.architecture)?;
-        keys.only(
-            "quantization_config",
-            "null (plain F32, F16 and BF16 weights)",
-            |_| false,
-        )?;
         let config = (family.from_json)(&keys)?.validate()?;
+        if !keys.is_read("quantization_config") {
+            let supported = "null (plain F32, F16 and BF16 weights)";
+            keys.only("quantization_config", supported, |_| false)?;
+        }
         keys.finish(IRRELEVANT)?;
         Ok(config)
     }
@@ -144,6 +143,16 @@ pub(crate) fn common(
 }
 
 impl Common {
+    /// Epsilon of norms where the file does not say.
+    pub(crate) fn or_norm_eps(
+        mut self,
+        keys: &Keys<'_>,
+        default: f64,
+    ) -> Result<Self, ConfigFault> {
+        self.config.norm_eps = keys.float("rms_norm_eps")?.unwrap_or(default) as f32;
+        Ok(self)
+    }
+
     /// What a family takes where the file does not say: the first recipe's base, and the part of
     /// each head that is rotated.
     pub(crate) fn rope_defaults(&self, partial: f64) -> RopeDefaults {
@@ -194,10 +203,11 @@ pub(crate) fn activation(
         None => Ok(default),
         Some("silu" | "swish") => Ok(Activation::Silu),
         Some("gelu_pytorch_tanh" | "gelu_new") => Ok(Activation::GeluTanh),
+        Some("relu2") => Ok(Activation::ReluSquared),
         Some(other) => Err(ConfigFault::Unsupported {
             key: keys.name(key),
             found: quoted(other),
-            supported: "\"silu\", \"gelu_pytorch_tanh\"".to_owned(),
+            supported: "\"silu\", \"gelu_pytorch_tanh\", \"relu2\"".to_owned(),
         }),
     }
 }
@@ -231,6 +241,22 @@ pub(crate) fn layer_types<T: Copy>(
         })
     };
     names.iter().map(one).collect::<Result<_, _>>().map(Some)
+}
+
+/// Accepts `true` alone.
+pub(crate) fn must_be_true(keys: &Keys<'_>, key: &str) -> Result<(), ConfigFault> {
+    keys.only(key, "true", |found| matches!(found, Found::Bool(true)))
+}
+
+/// Accepts `null` alone.
+pub(crate) fn must_be_null(keys: &Keys<'_>, key: &str) -> Result<(), ConfigFault> {
+    keys.only(key, "null", |_| false)
+}
+
+/// Accepts one string alone.
+pub(crate) fn must_say(keys: &Keys<'_>, key: &str, text: &str) -> Result<(), ConfigFault> {
+    let supported = format!("{text:?}");
+    keys.only(key, &supported, |found| matches!(found, Found::String(v) if v == text))
 }
 
 /// Accepts `false` alone.
@@ -342,7 +368,7 @@ mod tests {
             ),
             (
                 json!({"hidden_act": "gelu"}),
-                "hidden_act is `gelu`, supported: \"silu\", \"gelu_pytorch_tanh\"",
+                "hidden_act is `gelu`, supported: \"silu\", \"gelu_pytorch_tanh\", \"relu2\"",
             ),
             (
                 json!({"architectures": ["LlamaForSequenceClassification"]}),

@@ -5,25 +5,30 @@ use std::sync::Arc;
 use iron_ir::Scalar;
 use iron_runtime::{Device, Tensor};
 
+use super::latent::upload_frequencies;
 use super::matrix::{Family, Matrix, failed, upload_vector};
 use super::plan::{Activation, Planner};
 use super::state::{BLOCK_SIZE, CacheShape};
 use super::step::StepContext;
 use crate::config::Attention;
 use crate::model::ModelError;
-use crate::rope::RopeLayout;
+use crate::rope::{Rope, RopeLayout};
 use crate::weights::{AttentionWeights, WeightMatrix, WeightVector};
 
 /// One attention layer: weights, and the keys and values of all sequences.
 pub struct AttentionBlock {
     config: Attention,
     query: Matrix,
-    key: Matrix,
-    value: Matrix,
+    /// `None` where another layer's keys and values are read.
+    key: Option<Matrix>,
+    /// `None` where values are the key projection's output.
+    value: Option<Matrix>,
     output: Matrix,
     gate: Option<Matrix>,
     query_norm: Option<Tensor>,
     key_norm: Option<Tensor>,
+    /// Ones, where values are normalised.
+    value_norm: Option<Tensor>,
     biases: Option<[Tensor; 3]>,
     output_bias: Option<Tensor>,
     /// `[heads]`, minus infinity where there are none.
@@ -37,15 +42,20 @@ pub struct AttentionBlock {
 }
 
 impl AttentionBlock {
-    /// Uploads the weights and reserves the cache.
+    /// Uploads the weights and reserves the cache, or takes that of the layer `owner`.
     pub fn load(
         device: &Arc<dyn Device>,
         config: &Attention,
         weights: &AttentionWeights,
         dtype: Scalar,
         cache: &CacheShape,
+        owner: Option<&Self>,
     ) -> Result<Self, ModelError> {
         let matrix = |matrix: &WeightMatrix| Matrix::upload(device, matrix, dtype);
+        let present = |weights: &WeightMatrix| match weights.rows() {
+            0 => Ok(None),
+            _ => matrix(weights).map(Some),
+        };
         let vector = |vector: &WeightVector| upload_vector(device, vector, dtype);
         let sinks = match &weights.sinks {
             Some(sinks) => upload_vector(device, sinks, Scalar::F32)?,
@@ -56,12 +66,7 @@ impl AttentionBlock {
             }
         };
         let frequencies = match &config.rope {
-            Some(rope) => {
-                let values = rope.inverse_frequencies(cache.longest_sequence);
-                let shape = [values.len() as u64];
-                let tensor = Tensor::from_f32(device, Scalar::F32, &shape, &values);
-                Some(failed(tensor)?)
-            }
+            Some(rope) => Some(upload_frequencies(device, rope, cache)?),
             None => None,
         };
         let blocks = match config.window {
@@ -70,14 +75,24 @@ impl AttentionBlock {
         };
         let shape = [blocks, config.kv_head_count, BLOCK_SIZE, config.head_dim];
         let shape = shape.map(|extent| extent as u64);
+        let (keys, values) = match owner {
+            Some(owner) => (owner.keys.clone(), owner.values.clone()),
+            None => (
+                failed(Tensor::empty(device, dtype, &shape))?,
+                failed(Tensor::empty(device, dtype, &shape))?,
+            ),
+        };
+        let ones = vec![1.0; config.head_dim];
+        let ones = || Tensor::from_f32(device, dtype, &[config.head_dim as u64], &ones);
         Ok(Self {
             query: matrix(&weights.query)?,
-            key: matrix(&weights.key)?,
-            value: matrix(&weights.value)?,
+            key: present(&weights.key)?,
+            value: present(&weights.value)?,
             output: matrix(&weights.output)?,
             gate: weights.gate.as_ref().map(matrix).transpose()?,
             query_norm: weights.query_norm.as_ref().map(vector).transpose()?,
             key_norm: weights.key_norm.as_ref().map(vector).transpose()?,
+            value_norm: config.value_norm.then(ones).map(failed).transpose()?,
             biases: match &weights.biases {
                 Some([q, k, v]) => Some([vector(q)?, vector(k)?, vector(v)?]),
                 None => None,
@@ -85,8 +100,8 @@ impl AttentionBlock {
             output_bias: weights.output_bias.as_ref().map(vector).transpose()?,
             sinks,
             frequencies,
-            keys: failed(Tensor::empty(device, dtype, &shape))?,
-            values: failed(Tensor::empty(device, dtype, &shape))?,
+            keys,
+            values,
             config: config.clone(),
         })
     }
@@ -98,42 +113,41 @@ impl AttentionBlock {
         step: &StepContext<'_>,
         x: &Activation,
     ) -> Activation {
-        let [mut query, mut key, mut value] =
-            [&self.query, &self.key, &self.value].map(|w| planner.projected(w, x));
-        if let Some(biases) = &self.biases {
-            for (projected, bias) in [&mut query, &mut key, &mut value].into_iter().zip(biases) {
-                *projected = planner.biased(projected, bias);
-            }
-        }
-        let head_dim = self.config.head_dim as u64;
-        for (heads, norm) in [(&mut query, &self.query_norm), (&mut key, &self.key_norm)] {
-            if let Some(norm) = norm {
-                let shape = heads.shape().to_vec();
-                let normed = planner.normed(&heads.rows_of(head_dim), norm, step.norm_eps);
-                *heads = normed.reshape(&shape);
-            }
-        }
-        let [query, key, value] = [query, key, value].map(|x| x.split_last(head_dim));
-        self.rotate(planner, step, [&query, &key]);
-
         let (table, slot_table) = match self.config.window {
             Some(_) => (&step.tables.window, &step.window_slot),
             None => (&step.tables.full, &step.full_slot),
         };
-        let operands = [
-            (&key).into(),
-            (&value).into(),
-            (&step.positions).into(),
-            (&step.sequences).into(),
-            table.into(),
-            (&self.keys).into(),
-            (&self.values).into(),
-        ];
-        planner.launch(Family::Attention, "kv_append", "", operands);
+        let query = self.biased_projection(planner, &self.query, x, 0);
+        let query = self.normed_heads(planner, step, query, self.query_norm.as_ref());
+        match &self.key {
+            Some(key) => {
+                let key = self.biased_projection(planner, key, x, 1);
+                let value = match &self.value {
+                    Some(value) => self.biased_projection(planner, value, x, 2),
+                    None => key.clone(),
+                };
+                let key = self.normed_heads(planner, step, key, self.key_norm.as_ref());
+                let value = self.normed_heads(planner, step, value, self.value_norm.as_ref());
+                self.rotate(planner, step, [&query, &key]);
+                let operands = [
+                    (&key).into(),
+                    (&value).into(),
+                    (&step.positions).into(),
+                    (&step.sequences).into(),
+                    table.into(),
+                    (&self.keys).into(),
+                    (&self.values).into(),
+                ];
+                planner.launch(Family::Attention, "kv_append", "", operands);
+            }
+            None => self.rotate(planner, step, [&query]),
+        }
         let attended = planner.activation(query.shape());
         match slot_table {
-            Some(pages) => self.prefill(planner, step, &query, pages, &attended),
-            None => self.decode(planner, step, &query, table, &attended),
+            Some(pages) if !self.config.attends_by_rows() => {
+                self.prefill(planner, step, &query, pages, &attended);
+            }
+            _ => self.decode(planner, step, &query, table, &attended),
         }
         let mut attended = attended.rows_of(self.config.query_size() as u64);
         if let Some(gate) = &self.gate {
@@ -154,22 +168,49 @@ impl AttentionBlock {
         }
     }
 
-    fn rotate(&self, planner: &mut Planner, step: &StepContext<'_>, rotated: [&Activation; 2]) {
-        let (Some(rope), Some(frequencies)) = (&self.config.rope, &self.frequencies) else {
-            return;
+    /// The query, key or value projection of `x`, by its place among the biases.
+    fn biased_projection(
+        &self,
+        planner: &mut Planner,
+        w: &Matrix,
+        x: &Activation,
+        place: usize,
+    ) -> Activation {
+        let projected = planner.projected(w, x);
+        match &self.biases {
+            Some(biases) => planner.biased(&projected, &biases[place]),
+            None => projected,
+        }
+    }
+
+    /// A projection cut into heads, `[rows, heads, head_dim]`, each normalised if there is a norm,
+    /// or all together if that is as wide.
+    fn normed_heads(
+        &self,
+        planner: &mut Planner,
+        step: &StepContext<'_>,
+        projected: Activation,
+        norm: Option<&Tensor>,
+    ) -> Activation {
+        let shape = projected.shape().to_vec();
+        let normed = match norm {
+            Some(norm) => {
+                let parts = projected.rows_of(norm.elements());
+                planner.normed(&parts, norm, step.norm_eps).reshape(&shape)
+            }
+            None => projected,
         };
-        let kernel = match rope.layout {
-            RopeLayout::HalfSplit => "rope_half",
-            RopeLayout::Interleaved => "rope_interleaved",
-        };
-        for heads in rotated {
-            let operands = [
-                heads.into(),
-                (&step.positions).into(),
-                frequencies.into(),
-                rope.magnitude().into(),
-            ];
-            planner.launch(Family::Rope, kernel, "", operands);
+        normed.split_last(self.config.head_dim as u64)
+    }
+
+    fn rotate<const N: usize>(
+        &self,
+        planner: &mut Planner,
+        step: &StepContext<'_>,
+        rotated: [&Activation; N],
+    ) {
+        if let (Some(rope), Some(frequencies)) = (&self.config.rope, &self.frequencies) {
+            planner.rotate(rope, frequencies, &step.positions, rotated);
         }
     }
 
@@ -241,9 +282,37 @@ impl AttentionBlock {
         planner.launch(Family::Attention, "attention_combine", "", operands);
     }
 
-    /// Bytes of the cache.
+    /// Bytes of the cache; none where it is another layer's.
     pub fn cache_bytes(&self) -> u64 {
+        if self.config.shares_cache_of.is_some() {
+            return 0;
+        }
         let bytes = u64::from(self.keys.scalar().bytes());
         2 * self.keys.elements() * bytes
+    }
+}
+
+impl Planner {
+    /// Rotates heads `[rows, heads, size]` in place by their rows' positions.
+    pub fn rotate<const N: usize>(
+        &mut self,
+        rope: &Rope,
+        frequencies: &Tensor,
+        positions: &Tensor,
+        rotated: [&Activation; N],
+    ) {
+        let kernel = match rope.layout {
+            RopeLayout::HalfSplit => "rope_half",
+            RopeLayout::Interleaved => "rope_interleaved",
+        };
+        for heads in rotated {
+            let operands = [
+                heads.into(),
+                positions.into(),
+                frequencies.into(),
+                rope.magnitude().into(),
+            ];
+            self.launch(Family::Rope, kernel, "", operands);
+        }
     }
 }

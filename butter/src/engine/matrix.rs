@@ -68,7 +68,7 @@ impl Matrix {
         dtype: Scalar,
     ) -> Result<Matrix, ModelError> {
         let (rows, columns) = (matrix.rows() as u64, matrix.columns() as u64);
-        let ty = matrix.parts().first().map(|(first, _)| first.ty());
+        let ty = matrix.first_type();
         if let Some(bits) = ty.and_then(bits_of)
             && let Some((ty, bytes)) = matrix.bytes()
         {
@@ -187,6 +187,8 @@ pub enum Family {
     Attention,
     /// `elementwise`.
     Elementwise,
+    /// `latent`.
+    Latent,
     /// `layout`.
     Layout,
     /// `matmul`.
@@ -216,6 +218,7 @@ impl Family {
             Family::Affine => "iron_corpus::affine",
             Family::Attention => "iron_corpus::attention",
             Family::Elementwise => "iron_corpus::elementwise",
+            Family::Latent => "iron_corpus::latent",
             Family::Layout => "iron_corpus::layout",
             Family::Matmul => "iron_corpus::matmul",
             Family::Moe => "iron_corpus::moe",

@@ -4,6 +4,8 @@
 mod arena;
 mod attention;
 mod feed_forward;
+mod latent;
+mod layer_inputs;
 mod matrix;
 mod mixture;
 mod model;

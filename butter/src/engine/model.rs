@@ -214,7 +214,7 @@ impl DeviceModel {
                 .filter(|r| r.output != RowOutput::Nothing)
                 .count(),
             // Powers of two, so that a growing context meets few keys.
-            splits: if prefill_slot.is_some() {
+            splits: if prefill_slot.is_some() && !self.config.attends_by_rows() {
                 1
             } else {
                 longest.div_ceil(SPLIT).next_power_of_two()

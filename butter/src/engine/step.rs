@@ -8,10 +8,12 @@ use iron_runtime::{Device, Tensor};
 
 use super::attention::AttentionBlock;
 use super::feed_forward::GatedBlock;
+use super::latent::LatentBlock;
+use super::layer_inputs::{InputsBlock, LayerInputBlock};
 use super::matrix::{Family, Matrix, failed, upload_vector};
 use super::mixture::MixtureBlock;
 use super::plan::{Activation, Planner};
-use super::recurrent::{GatedDeltaBlock, Mamba2Block};
+use super::recurrent::{GatedDeltaBlock, Mamba2Block, ShortConvolutionBlock};
 use super::state::{BlockTables, CacheShape};
 use crate::config::{FeedForward, Mixer, ModelConfig};
 use crate::model::ModelError;
@@ -103,29 +105,39 @@ pub struct StepContext<'m> {
 
 /// A layer on a device.
 struct Layer {
-    mixer_norm: Tensor,
+    mixer_norm: Option<Tensor>,
     mixer: MixerBlock,
     mixer_post_norm: Option<Tensor>,
-    feed_forward_norm: Tensor,
+    feed_forward_norm: Option<Tensor>,
     feed_forward: FeedForwardBlock,
     feed_forward_post_norm: Option<Tensor>,
+    inputs: Option<LayerInputBlock>,
+    /// What the residual stream is multiplied by at the layer's end.
+    output_scale: f32,
 }
 
 enum MixerBlock {
     Attention(Box<AttentionBlock>),
     GatedDelta(Box<GatedDeltaBlock>),
     Mamba2(Box<Mamba2Block>),
+    Latent(Box<LatentBlock>),
+    ShortConvolution(Box<ShortConvolutionBlock>),
+    Parallel(Box<(AttentionBlock, Mamba2Block)>),
+    Absent,
 }
 
 enum FeedForwardBlock {
     Dense(Box<GatedBlock>),
     Mixture(Box<MixtureBlock>),
+    Absent,
 }
 
 /// A model's layers on a device, with the state that each keeps.
 pub struct Graph {
     config: ModelConfig,
     embedding: Matrix,
+    /// What makes the inputs of each layer.
+    per_layer: Option<InputsBlock>,
     layers: Vec<Layer>,
     final_norm: Tensor,
     /// `None` where the embedding serves.
@@ -141,11 +153,20 @@ impl Graph {
         dtype: Scalar,
         cache: &CacheShape,
     ) -> Result<Self, ModelError> {
-        let layer = |(config, weights)| Layer::load(device, config, weights, dtype, cache);
-        let layers = config.layers.iter().zip(&weights.layers).map(layer);
+        let mut layers: Vec<Layer> = Vec::with_capacity(config.layers.len());
+        for (config, weights) in config.layers.iter().zip(&weights.layers) {
+            let layer = Layer::load(device, config, weights, dtype, cache, &layers)?;
+            layers.push(layer);
+        }
         Ok(Self {
             embedding: Matrix::upload(device, &weights.embedding, dtype)?,
-            layers: layers.collect::<Result<_, _>>()?,
+            per_layer: match (&config.per_layer_inputs, &weights.per_layer) {
+                (Some(config), Some(weights)) => {
+                    Some(InputsBlock::load(device, config, weights, dtype)?)
+                }
+                _ => None,
+            },
+            layers,
             final_norm: upload_vector(device, &weights.final_norm, dtype)?,
             output: match &weights.output {
                 Some(output) => Some(Matrix::upload(device, output, dtype)?),
@@ -170,28 +191,42 @@ impl Graph {
         planner.gather(&self.embedding, &tokens, &hidden);
         hidden = planner.scaled(hidden, self.config.embedding_scale);
 
+        let eps = self.config.norm_eps;
+        let per_layer = self.per_layer.as_ref();
+        let per_layer = per_layer.map(|inputs| inputs.record(planner, &tokens, &hidden, eps));
+
         // A block's output joins the residual stream with the norm that follows.
         let mut pending = None;
-        for layer in &self.layers {
-            let x = self.joined(planner, pending.as_ref(), &hidden, &layer.mixer_norm);
-            let y = match &layer.mixer {
-                MixerBlock::Attention(attention) => attention.record(planner, step, &x),
-                MixerBlock::GatedDelta(delta) => delta.record(planner, step, &x)?,
-                MixerBlock::Mamba2(mamba) => mamba.record(planner, step, &x)?,
-            };
-            let y = self.block_output(planner, y, layer.mixer_post_norm.as_ref());
-            let x = self.joined(planner, Some(&y), &hidden, &layer.feed_forward_norm);
-            let y = match &layer.feed_forward {
-                FeedForwardBlock::Dense(dense) => dense.record(planner, &x),
-                FeedForwardBlock::Mixture(mixture) => mixture.record(planner, &x),
-            };
-            let y = self.block_output(planner, y, layer.feed_forward_post_norm.as_ref());
-            pending = Some(y);
+        for (index, layer) in self.layers.iter().enumerate() {
+            if !matches!(layer.mixer, MixerBlock::Absent) {
+                let x = self.joined(planner, pending.take(), &hidden, layer.mixer_norm.as_ref());
+                let y = layer.mixer.record(planner, step, &x)?;
+                pending = y.map(|y| self.block_output(planner, y, layer.mixer_post_norm.as_ref()));
+            }
+            if !matches!(layer.feed_forward, FeedForwardBlock::Absent) {
+                let norm = layer.feed_forward_norm.as_ref();
+                let x = self.joined(planner, pending.take(), &hidden, norm);
+                let y = match &layer.feed_forward {
+                    FeedForwardBlock::Dense(dense) => Some(dense.record(planner, &x)),
+                    FeedForwardBlock::Mixture(mixture) => Some(mixture.record(planner, &x)),
+                    FeedForwardBlock::Absent => None,
+                };
+                let norm = layer.feed_forward_post_norm.as_ref();
+                pending = y.map(|y| self.block_output(planner, y, norm));
+            }
+            if let (Some(block), Some(inputs)) = (&layer.inputs, &per_layer) {
+                let x = self.joined(planner, pending.take(), &hidden, None);
+                pending = Some(block.record(planner, inputs, index, &x, eps));
+            }
+            if layer.output_scale != 1.0 {
+                let x = self.joined(planner, pending.take(), &hidden, None);
+                hidden = planner.scaled(x, layer.output_scale);
+            }
         }
         if outputs == 0 {
             return Ok(None);
         }
-        let normed = self.joined(planner, pending.as_ref(), &hidden, &self.final_norm);
+        let normed = self.joined(planner, pending, &hidden, Some(&self.final_norm));
         let rows_of = failed(inputs.output_rows.slice(0, 0..outputs))?;
         let selected = planner.activation(&[outputs, self.config.hidden_size as u64]);
         let operands = [(&normed).into(), (&rows_of).into(), (&selected).into()];
@@ -223,20 +258,27 @@ impl Graph {
         Ok(Some(logits))
     }
 
-    /// `hidden += x` if there is one, then `norm(hidden) * w`.
+    /// `hidden += x` if there is one, then `norm(hidden) * w` if there is a norm.
     fn joined(
         &self,
         planner: &mut Planner,
-        x: Option<&Activation>,
+        x: Option<Activation>,
         hidden: &Activation,
-        w: &Tensor,
+        w: Option<&Tensor>,
     ) -> Activation {
-        let Some(x) = x else {
-            return planner.normed(hidden, w, self.config.norm_eps);
+        let (x, w) = match (x, w) {
+            (Some(x), Some(w)) => (x, w),
+            (None, Some(w)) => return planner.normed(hidden, w, self.config.norm_eps),
+            (Some(x), None) => {
+                let operands = [x.flat().into(), hidden.flat().into(), 1.0f32.into()];
+                planner.launch(Family::Elementwise, "axpy", "", operands);
+                return hidden.clone();
+            }
+            (None, None) => return hidden.clone(),
         };
         let normed = planner.activation(hidden.shape());
         let operands = [
-            x.into(),
+            (&x).into(),
             w.into(),
             hidden.into(),
             (&normed).into(),
@@ -268,9 +310,40 @@ impl Graph {
                 MixerBlock::Attention(attention) => caches += attention.cache_bytes(),
                 MixerBlock::GatedDelta(delta) => states += delta.state_bytes(),
                 MixerBlock::Mamba2(mamba) => states += mamba.state_bytes(),
+                MixerBlock::Latent(latent) => caches += latent.cache_bytes(),
+                MixerBlock::ShortConvolution(conv) => states += conv.state_bytes(),
+                MixerBlock::Parallel(both) => {
+                    caches += both.0.cache_bytes();
+                    states += both.1.state_bytes();
+                }
+                MixerBlock::Absent => {}
             }
         }
         (caches, states)
+    }
+}
+
+impl MixerBlock {
+    /// Records the mixer on rows `x`; gives its output, `[rows, hidden]`, if it is there.
+    fn record(
+        &self,
+        planner: &mut Planner,
+        step: &StepContext<'_>,
+        x: &Activation,
+    ) -> Result<Option<Activation>, ModelError> {
+        Ok(Some(match self {
+            MixerBlock::Attention(attention) => attention.record(planner, step, x),
+            MixerBlock::GatedDelta(delta) => delta.record(planner, step, x)?,
+            MixerBlock::Mamba2(mamba) => mamba.record(planner, step, x)?,
+            MixerBlock::Latent(latent) => latent.record(planner, step, x)?,
+            MixerBlock::ShortConvolution(convolution) => convolution.record(planner, step, x)?,
+            MixerBlock::Parallel(both) => {
+                let attended = both.0.record(planner, step, x);
+                let mixed = both.1.record(planner, step, x)?;
+                planner.added(&attended, &mixed)
+            }
+            MixerBlock::Absent => return Ok(None),
+        }))
     }
 }
 
@@ -281,16 +354,42 @@ impl Layer {
         weights: &LayerWeights,
         dtype: Scalar,
         cache: &CacheShape,
+        earlier: &[Layer],
     ) -> Result<Self, ModelError> {
         let vector = |vector: &WeightVector| upload_vector(device, vector, dtype);
+        let norm = |norm: &Option<WeightVector>| norm.as_ref().map(vector).transpose();
         let unlike = || ModelError::Device("a layer's weights are not those of its config".into());
         Ok(Self {
-            mixer_norm: vector(&weights.mixer_norm)?,
+            mixer_norm: norm(&weights.mixer_norm)?,
             mixer: match (&config.mixer, &weights.mixer) {
                 (Mixer::Attention(config), MixerWeights::Attention(weights)) => {
-                    let block = AttentionBlock::load(device, config, weights, dtype, cache)?;
+                    let owner = match config.shares_cache_of.map(|layer| earlier.get(layer)) {
+                        None => None,
+                        Some(Some(Layer {
+                            mixer: MixerBlock::Attention(owner),
+                            ..
+                        })) => Some(owner.as_ref()),
+                        Some(_) => return Err(unlike()),
+                    };
+                    let block = AttentionBlock::load(device, config, weights, dtype, cache, owner)?;
                     MixerBlock::Attention(Box::new(block))
                 }
+                (Mixer::Latent(config), MixerWeights::Latent(weights)) => {
+                    let block = LatentBlock::load(device, config, weights, dtype, cache)?;
+                    MixerBlock::Latent(Box::new(block))
+                }
+                (Mixer::ShortConvolution(config), MixerWeights::ShortConvolution(weights)) => {
+                    let block = ShortConvolutionBlock::load(device, config, weights, dtype, cache)?;
+                    MixerBlock::ShortConvolution(Box::new(block))
+                }
+                (Mixer::Parallel(config), MixerWeights::Parallel(weights)) => {
+                    let (attention, mamba) = (&config.0, &config.1);
+                    MixerBlock::Parallel(Box::new((
+                        AttentionBlock::load(device, attention, &weights.0, dtype, cache, None)?,
+                        Mamba2Block::load(device, mamba, &weights.1, dtype, cache)?,
+                    )))
+                }
+                (Mixer::Absent, MixerWeights::Absent) => MixerBlock::Absent,
                 (Mixer::GatedDelta(config), MixerWeights::GatedDelta(weights)) => {
                     let block = GatedDeltaBlock::load(device, config, weights, dtype, cache)?;
                     MixerBlock::GatedDelta(Box::new(block))
@@ -301,10 +400,14 @@ impl Layer {
                 }
                 _ => return Err(unlike()),
             },
-            mixer_post_norm: weights.mixer_post_norm.as_ref().map(vector).transpose()?,
-            feed_forward_norm: vector(&weights.feed_forward_norm)?,
+            mixer_post_norm: norm(&weights.mixer_post_norm)?,
+            feed_forward_norm: norm(&weights.feed_forward_norm)?,
             feed_forward: match (&config.feed_forward, &weights.feed_forward) {
-                (FeedForward::Dense { activation, .. }, FeedForwardWeights::Dense(weights)) => {
+                (FeedForward::Absent, FeedForwardWeights::Absent) => FeedForwardBlock::Absent,
+                (
+                    FeedForward::Dense { activation, .. } | FeedForward::Plain { activation, .. },
+                    FeedForwardWeights::Dense(weights),
+                ) => {
                     let block = GatedBlock::load(device, *activation, weights, dtype)?;
                     FeedForwardBlock::Dense(Box::new(block))
                 }
@@ -314,11 +417,19 @@ impl Layer {
                 }
                 _ => return Err(unlike()),
             },
-            feed_forward_post_norm: weights
-                .feed_forward_post_norm
-                .as_ref()
-                .map(vector)
-                .transpose()?,
+            feed_forward_post_norm: norm(&weights.feed_forward_post_norm)?,
+            inputs: match &weights.inputs {
+                Some(weights) => Some(LayerInputBlock::load(device, weights, dtype)?),
+                None => None,
+            },
+            output_scale: match &weights.output_scale {
+                Some(scale) => {
+                    let values = scale.to_f32();
+                    let values = values.map_err(|e| ModelError::Device(e.to_string()))?;
+                    values.first().copied().unwrap_or(1.0)
+                }
+                None => 1.0,
+            },
         })
     }
 }
