@@ -330,3 +330,43 @@ fn an_abandoned_step_leaves_no_trace(family: &str) {
         }
     });
 }
+
+// E15, E16: cosines and sines of each recipe as the reference's own module gives them.
+#[test]
+fn rope_recipes_turn_as_the_references() {
+    let tables = json(&data("rope.json"));
+    let tables = tables.as_array().expect("a list of recipes");
+    assert!(!tables.is_empty());
+    for table in tables {
+        let config = serde_json::json!({
+            "model_type": "llama", "hidden_size": 64, "intermediate_size": 64,
+            "max_position_embeddings": 65536, "num_attention_heads": 2, "head_dim": 32,
+            "num_hidden_layers": 1, "vocab_size": 8, "rope_parameters": table["rope_parameters"],
+        });
+        let config = ModelConfig::from_json(config.as_object().expect("an object"));
+        let config = config.expect("the recipe is read");
+        let attention = config.attention_layers().next().expect("a layer");
+        let rope = attention.rope.as_ref().expect("positions");
+        let context = table["context"].as_u64().expect("a length") as usize;
+        let frequencies = rope.inverse_frequencies(context);
+        for (i, position) in ids(&table["positions"]).into_iter().enumerate() {
+            let (cos, sin) = (floats(&table["cos"][i]), floats(&table["sin"][i]));
+            assert_eq!(cos.len(), frequencies.len());
+            for (pair, frequency) in frequencies.iter().enumerate() {
+                let angle = position as f32 * frequency;
+                // The reference's frequencies are a few roundings away, and the stored numbers
+                // have six digits.
+                let bound = 4.0 * f32::EPSILON * angle + 3e-6;
+                let found = [angle.cos(), angle.sin()].map(|v| v * rope.magnitude());
+                for (found, expected) in found.into_iter().zip([cos[pair], sin[pair]]) {
+                    assert!(
+                        (found - expected).abs() < bound,
+                        "{}, context {context}, position {position}, pair {pair}: {found}, \
+                         expected {expected}",
+                        table["name"]
+                    );
+                }
+            }
+        }
+    }
+}

@@ -195,7 +195,9 @@ FAMILIES = {
              "ssm_state_size": 32, "mamba_num_heads": 4, "mamba_head_dim": 32, "n_groups": 2,
              "conv_kernel": 4, "chunk_size": 64, "n_routed_experts": 8, "num_experts_per_tok": 2,
              "moe_intermediate_size": 32, "moe_shared_expert_intermediate_size": 48,
-             "n_group": 2, "topk_group": 1, "routed_scaling_factor": 2.5},
+             "n_group": 2, "topk_group": 1, "routed_scaling_factor": 2.5,
+             # This version raises the time steps of prompts to it, and those of single tokens not.
+             "time_step_min": 1e-9},
             "NemotronHConfig", "NemotronHForCausalLM",
         ),
     ]

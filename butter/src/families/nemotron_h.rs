@@ -1,6 +1,8 @@
 //! Nemotron-H: layers of one block each, Mamba-2, attention without positions, a feed-forward of
 //! squared ReLU without a gate, or a mixture of such. Reference: transformers,
-//! `NemotronHForCausalLM`.
+//! `NemotronHForCausalLM`, but for one thing: it raises the time steps of a prompt to
+//! `time_step_min`, which is meant for the drawing of weights, and those of single tokens not. Here
+//! `time_step_limit` alone holds, for both, as in the kernels that the models were trained with.
 
 use super::Family;
 use super::granite_hybrid::time_step_limits;
