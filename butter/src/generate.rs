@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::model::{Model, ModelError, RowOutput, RowResult, SequenceId, StepRow};
-use crate::sampler::{SampleError, Sampler};
+use crate::sampler::{SampleError, Sampler, TokenHistory};
 use crate::stop::StopMatcher;
 use crate::tokenizer::{StreamDecoder, Tokenizer};
 
@@ -194,12 +194,10 @@ impl<'m> Generator<'m> {
         let start = Instant::now();
         let sequence = self.prepare(&request.prompt_ids, max_tokens)?;
         stats.reused_tokens = self.held.len();
-        let wanted = if request.sampler.is_greedy() {
-            RowOutput::Greedy
-        } else {
-            RowOutput::Logits
-        };
-        let mut chosen = self.prefill(sequence, request, wanted)?;
+        let wanted = request.sampler.row_output();
+        let mut history = TokenHistory::new(&request.prompt_ids);
+        let result = self.prefill(sequence, request, wanted)?;
+        let mut chosen = choose(&request.sampler, result, &history);
         let first = Instant::now();
         stats.prefill_seconds = seconds(first - start);
         stats.prefill_tokens_per_second =
@@ -229,7 +227,8 @@ impl<'m> Generator<'m> {
             let result = self.model.step(&[row])?;
             self.held.push(token);
             steps += 1;
-            chosen = choose(&request.sampler, result, output.token_ids.len());
+            history.push(token);
+            chosen = choose(&request.sampler, result, &history);
         };
         stats.decode_seconds = seconds(first.elapsed());
         stats.decode_tokens_per_second = per_second(steps, first.elapsed());
@@ -265,13 +264,13 @@ impl<'m> Generator<'m> {
         Ok(sequence)
     }
 
-    /// Runs what is left of the prompt in steps of as many rows as fit.
+    /// Runs what is left of the prompt in steps of as many rows as fit; gives the last step's results.
     fn prefill(
         &mut self,
         sequence: SequenceId,
         request: &Request,
         wanted: RowOutput,
-    ) -> Result<Result<u32, String>, GenerateError> {
+    ) -> Result<Vec<RowResult>, GenerateError> {
         let prompt = &request.prompt_ids;
         let mut result = Vec::new();
         while self.held.len() < prompt.len() {
@@ -292,7 +291,7 @@ impl<'m> Generator<'m> {
             result = self.model.step(&rows)?;
             self.held.extend(&prompt[start..end]);
         }
-        Ok(choose(&request.sampler, result, 0))
+        Ok(result)
     }
 
     fn release(&mut self) {
@@ -362,11 +361,15 @@ pub fn prompt_logits(model: &mut dyn Model, prompt_ids: &[u32]) -> Result<Vec<f3
 }
 
 /// The token that a step's only result gives, or why there is none.
-fn choose(sampler: &Sampler, result: Vec<RowResult>, index: usize) -> Result<u32, String> {
+fn choose(
+    sampler: &Sampler,
+    result: Vec<RowResult>,
+    history: &TokenHistory,
+) -> Result<u32, String> {
     match result.into_iter().next() {
         Some(RowResult::Token(token)) => Ok(token),
         Some(RowResult::Logits(logits)) => sampler
-            .choose(&logits, index as u64)
+            .choose(&logits, history)
             .map_err(|error: SampleError| error.to_string()),
         Some(RowResult::Failed(message)) => Err(message),
         None => Err("the step gave no result for its last row".to_owned()),

@@ -8,7 +8,7 @@ mod support {
 use butter::generate::{Answer, FinishReason, GenerateError, Generator, Request};
 use butter::gguf::GgufFile;
 use butter::model::{Model, ModelError, RowOutput, RowResult, SequenceId, StepRow};
-use butter::sampler::Sampler;
+use butter::sampler::{Sampler, SamplingParameters};
 use butter::tokenizer::Tokenizer;
 use support::gguf_writer::Writer;
 
@@ -243,7 +243,12 @@ fn limits_clip_the_answer_or_refuse_the_prompt() {
 // E29
 #[test]
 fn logits_that_are_not_finite_end_the_answer_with_an_error() {
-    for sampler in [Sampler::greedy(), Sampler::new(0.7, 1).expect("valid")] {
+    let warm = SamplingParameters {
+        temperature: 0.7,
+        ..SamplingParameters::default()
+    };
+    let warm = Sampler::new(warm, VOCABULARY).expect("in range");
+    for sampler in [Sampler::greedy(), warm] {
         let mut model = Scripted::new(2, &bytes("abcdef"));
         model.poisoned = vec![4];
         let mut request = request(&[1, 2], 50);

@@ -23,8 +23,8 @@ pub(super) struct ChatArguments {
 }
 
 pub(super) fn run(arguments: &ChatArguments) -> Result<(), CommandError> {
-    let sampler = arguments.model.sampler()?;
     let checkpoint = Checkpoint::open(&arguments.model.run.model)?;
+    let sampler = arguments.model.sampler(&checkpoint)?;
     let template = checkpoint.compile_chat_template()?;
     let Some(tokenizer) = &checkpoint.tokenizer else {
         let problem = "the checkpoint has no tokenizer".to_owned();
@@ -78,7 +78,7 @@ pub(super) fn run(arguments: &ChatArguments) -> Result<(), CommandError> {
         let request = Request {
             prompt_ids,
             max_tokens: arguments.model.max_tokens,
-            sampler,
+            sampler: sampler.clone(),
             stop_tokens: arguments.model.stop_tokens(&checkpoint),
             stop_strings: Vec::new(),
         };

@@ -41,8 +41,8 @@ struct PromptArguments {
 }
 
 pub(super) fn run(arguments: &GenerateArguments) -> Result<(), CommandError> {
-    let sampler = arguments.model.sampler()?;
     let checkpoint = Checkpoint::open(&arguments.model.run.model)?;
+    let sampler = arguments.model.sampler(&checkpoint)?;
     let request = Request {
         prompt_ids: arguments.prompt.ids(&checkpoint)?,
         max_tokens: arguments.model.max_tokens,

@@ -19,7 +19,7 @@ use crate::checkpoint::{Checkpoint, LoadError};
 use crate::engine::{DeviceModel, EngineOptions};
 use crate::generate::{Answer, GenerateError, Stats};
 use crate::model::{Model, ModelError};
-use crate::sampler::{SampleError, Sampler};
+use crate::sampler::{ParameterError, Sampler, SamplingParameters};
 
 /// Runs language models on Iron's kernels.
 #[derive(Parser, Debug)]
@@ -70,18 +70,57 @@ struct ModelArguments {
     /// Most tokens of an answer; the context may end it earlier.
     #[arg(long, default_value_t = 256)]
     max_tokens: usize,
-    /// 0 always takes the likeliest token; higher values vary more.
-    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
-    temperature: f64,
-    /// Seed of the choice at a temperature above 0.
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
+    #[command(flatten)]
+    sampling: SamplingArguments,
     /// Go on where the model would end its answer.
     #[arg(long)]
     ignore_eos: bool,
     /// Print counts and clocks to standard error, prefill and decode apart.
     #[arg(long)]
     stats: bool,
+}
+
+/// How tokens are chosen; the doc of [`crate::sampler`] gives the order.
+#[derive(Args, Clone, Debug)]
+struct SamplingArguments {
+    /// 0 always takes the likeliest token; higher values vary more.
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    temperature: f64,
+    /// Choose among so many of the likeliest tokens; 0 for all.
+    #[arg(long, default_value_t = 0)]
+    top_k: u32,
+    /// Choose among the likeliest tokens that reach this probability together.
+    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
+    top_p: f64,
+    /// Choose among tokens at least so many times as likely as the likeliest.
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    min_p: f64,
+    /// Choose among the most typical tokens that reach this probability together.
+    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
+    typical_p: f64,
+    /// Divide the logits of tokens of prompt and answer (multiply those below 0).
+    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
+    repetition_penalty: f64,
+    /// Subtract from the logits of tokens of the answer.
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    presence_penalty: f64,
+    /// Subtract as often as a token occurs in the answer.
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    frequency_penalty: f64,
+    /// Add to the logit of a token; may be given several times.
+    #[arg(long, value_name = "ID=VALUE", value_parser = parse_bias, allow_hyphen_values = true)]
+    logit_bias: Vec<(u32, f32)>,
+    /// Seed of the choice at a temperature above 0.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+}
+
+fn parse_bias(text: &str) -> Result<(u32, f32), String> {
+    let expected = || format!("`{text}` is not ID=VALUE, a token's id and a number");
+    let (token, value) = text.split_once('=').ok_or_else(expected)?;
+    let token = token.trim().parse().map_err(|_| expected())?;
+    let value = value.trim().parse().map_err(|_| expected())?;
+    Ok((token, value))
 }
 
 /// An execution of the kernels.
@@ -190,8 +229,8 @@ enum CommandError {
     Model(#[from] ModelError),
     #[error(transparent)]
     Generate(#[from] GenerateError),
-    #[error("--temperature: {0}")]
-    Sampler(#[from] SampleError),
+    #[error("--{flag}: {0}", flag = .0.field.replace('_', "-"))]
+    Sampling(#[from] ParameterError),
     #[error("{option}: {problem}")]
     Option {
         option: &'static str,
@@ -230,8 +269,21 @@ pub fn main() -> ExitCode {
 }
 
 impl ModelArguments {
-    fn sampler(&self) -> Result<Sampler, CommandError> {
-        Ok(Sampler::new(self.temperature, self.seed)?)
+    fn sampler(&self, checkpoint: &Checkpoint) -> Result<Sampler, CommandError> {
+        let arguments = &self.sampling;
+        let parameters = SamplingParameters {
+            temperature: arguments.temperature,
+            top_k: arguments.top_k,
+            top_p: arguments.top_p,
+            min_p: arguments.min_p,
+            typical_p: arguments.typical_p,
+            repetition_penalty: arguments.repetition_penalty,
+            presence_penalty: arguments.presence_penalty,
+            frequency_penalty: arguments.frequency_penalty,
+            logit_bias: arguments.logit_bias.iter().copied().collect(),
+            seed: arguments.seed,
+        };
+        Ok(Sampler::new(parameters, checkpoint.config.vocab_size)?)
     }
 
     fn stop_tokens(&self, checkpoint: &Checkpoint) -> Vec<u32> {
