@@ -311,7 +311,10 @@ fn relu_squared_matches_f64(t: &mut Cases) {
             .output("y", [n])
             .bound(Bound::relative(1e-7))
             .expect(|inputs, out| {
-                out.set("y", inputs["x"].iter().map(|x| x.max(0.0).powi(2)).collect());
+                out.set(
+                    "y",
+                    inputs["x"].iter().map(|x| x.max(0.0).powi(2)).collect(),
+                );
             });
     }
 }

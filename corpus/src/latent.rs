@@ -136,7 +136,11 @@ fn latent_decode_matches_f64(t: &mut Cases) {
         };
         case.input("q", [rows, heads, latent_dim], normal(0.0, 1.0))
             .input("q_rotated", [rows, heads, rotary_dim], normal(0.0, 1.0))
-            .input("latents", [blocks, block_size, latent_dim], normal(0.0, 1.0))
+            .input(
+                "latents",
+                [blocks, block_size, latent_dim],
+                normal(0.0, 1.0),
+            )
             .input("keys", [blocks, block_size, rotary_dim], normal(0.0, 1.0))
             .input("positions", [rows], ints(0, 1).map(position))
             .input("sequences", [rows], ints(0, 1).map(|row, _| row as i64))
@@ -146,7 +150,11 @@ fn latent_decode_matches_f64(t: &mut Cases) {
                 ints(0, 1).map(move |i, _| blocks as i64 - 1 - i as i64),
             )
             // Splits past a row's context stay as they were.
-            .inout("partial", [rows, heads, splits, latent_dim], normal(0.0, 1.0))
+            .inout(
+                "partial",
+                [rows, heads, splits, latent_dim],
+                normal(0.0, 1.0),
+            )
             .inout("stats", [rows, heads, splits, 2], normal(0.0, 1.0))
             .scalar("scale", scale)
             .bound(Bound::relative(2e-5).absolute(4e-5))
@@ -164,9 +172,8 @@ fn latent_decode_matches_f64(t: &mut Cases) {
                     let of = |name: &str, at: usize, size: usize| {
                         inputs[name][at * size..(at + 1) * size].to_vec()
                     };
-                    let dot = |a: &[f64], b: &[f64]| -> f64 {
-                        a.iter().zip(b).map(|(a, b)| a * b).sum()
-                    };
+                    let dot =
+                        |a: &[f64], b: &[f64]| -> f64 { a.iter().zip(b).map(|(a, b)| a * b).sum() };
                     for cell in row * heads..(row + 1) * heads {
                         let query = of("q", cell, latent);
                         let rotated = of("q_rotated", cell, rotary);

@@ -307,38 +307,40 @@ fn causal_conv_matches_f64(t: &mut Cases) {
     ] {
         let rows: u64 = runs.iter().sum();
         let held = width - 1;
-        t.case(format!("{runs:?} of {channels}, width {width}, activated {activated}"))
-            .input("x", [rows, channels], normal(0.0, 1.0))
-            .input("w", [channels, width], normal(0.0, 0.5))
-            .input("bias", [channels], normal(0.0, 0.5))
-            .input("history", [slots(runs), held, channels], normal(0.0, 1.0))
-            .input("segment_of", [rows], segment_of(runs))
-            .input("starts", [runs.len() as u64 + 1], starts(runs))
-            .input("from", [runs.len() as u64], source())
-            .output("y", [rows, channels])
-            .scalar("activated", activated)
-            .bound(Bound::relative(4e-6).absolute(1e-6))
-            .expect(move |inputs, out| {
-                let (channels, width) = (channels as usize, width as usize);
-                let mut y = vec![0.0; rows as usize * channels];
-                let mut first = 0;
-                for (segment, run) in runs.iter().enumerate() {
-                    for channel in 0..channels {
-                        let x = continued(inputs, runs, segment, width - 1, channels, channel);
-                        for (i, window) in x.windows(width).enumerate() {
-                            let w = &inputs["w"][channel * width..][..width];
-                            let products = window.iter().zip(w).map(|(x, w)| x * w);
-                            let sum = inputs["bias"][channel] + products.sum::<f64>();
-                            y[(first + i) * channels + channel] = match activated {
-                                0 => sum,
-                                _ => sum / (1.0 + (-sum).exp()),
-                            };
-                        }
+        t.case(format!(
+            "{runs:?} of {channels}, width {width}, activated {activated}"
+        ))
+        .input("x", [rows, channels], normal(0.0, 1.0))
+        .input("w", [channels, width], normal(0.0, 0.5))
+        .input("bias", [channels], normal(0.0, 0.5))
+        .input("history", [slots(runs), held, channels], normal(0.0, 1.0))
+        .input("segment_of", [rows], segment_of(runs))
+        .input("starts", [runs.len() as u64 + 1], starts(runs))
+        .input("from", [runs.len() as u64], source())
+        .output("y", [rows, channels])
+        .scalar("activated", activated)
+        .bound(Bound::relative(4e-6).absolute(1e-6))
+        .expect(move |inputs, out| {
+            let (channels, width) = (channels as usize, width as usize);
+            let mut y = vec![0.0; rows as usize * channels];
+            let mut first = 0;
+            for (segment, run) in runs.iter().enumerate() {
+                for channel in 0..channels {
+                    let x = continued(inputs, runs, segment, width - 1, channels, channel);
+                    for (i, window) in x.windows(width).enumerate() {
+                        let w = &inputs["w"][channel * width..][..width];
+                        let products = window.iter().zip(w).map(|(x, w)| x * w);
+                        let sum = inputs["bias"][channel] + products.sum::<f64>();
+                        y[(first + i) * channels + channel] = match activated {
+                            0 => sum,
+                            _ => sum / (1.0 + (-sum).exp()),
+                        };
                     }
-                    first += *run as usize;
                 }
-                out.set("y", y);
-            });
+                first += *run as usize;
+            }
+            out.set("y", y);
+        });
     }
 }
 

@@ -105,7 +105,11 @@ impl Mixture {
         }
         if self.experts_per_token > self.expert_count / groups * used {
             let found = format!("{} from {used} of {groups} groups", self.experts_per_token);
-            return invalid("experts a token", found, "the groups have not so many experts");
+            return invalid(
+                "experts a token",
+                found,
+                "the groups have not so many experts",
+            );
         }
         match &self.shared {
             Some(shared) => check_sizes(&[("shared expert size", shared.intermediate_size)]),
@@ -155,7 +159,11 @@ impl LatentAttention {
         check_base(&self.rope)?;
         if !self.rotary_dim.is_multiple_of(2) || self.rope.rotary_dim != self.rotary_dim {
             let found = format!("{} of {}", self.rope.rotary_dim, self.rotary_dim);
-            return invalid("rotated key size", found, "it must be even and rotated whole");
+            return invalid(
+                "rotated key size",
+                found,
+                "it must be even and rotated whole",
+            );
         }
         Ok(())
     }

@@ -58,7 +58,10 @@ impl fmt::Display for LayerConfig {
             FeedForward::Plain {
                 intermediate_size,
                 activation,
-            } => write!(f, "; feed-forward {intermediate_size} without a gate, {activation}")?,
+            } => write!(
+                f,
+                "; feed-forward {intermediate_size} without a gate, {activation}"
+            )?,
             FeedForward::Absent => f.write_str("; no feed-forward")?,
             FeedForward::Mixture(mixture) => {
                 write!(

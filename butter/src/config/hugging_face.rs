@@ -256,7 +256,11 @@ pub(crate) fn must_be_null(keys: &Keys<'_>, key: &str) -> Result<(), ConfigFault
 /// Accepts one string alone.
 pub(crate) fn must_say(keys: &Keys<'_>, key: &str, text: &str) -> Result<(), ConfigFault> {
     let supported = format!("{text:?}");
-    keys.only(key, &supported, |found| matches!(found, Found::String(v) if v == text))
+    keys.only(
+        key,
+        &supported,
+        |found| matches!(found, Found::String(v) if v == text),
+    )
 }
 
 /// Accepts `false` alone.

@@ -450,7 +450,11 @@ impl ModelConfig {
             check_heads(self.layers.len(), inputs.size)?;
             if inputs.vocab_size < self.vocab_size {
                 let found = format!("{} for {} tokens", inputs.vocab_size, self.vocab_size);
-                return invalid("per-layer vocabulary size", found, "every token needs a row");
+                return invalid(
+                    "per-layer vocabulary size",
+                    found,
+                    "every token needs a row",
+                );
             }
         }
         Ok(self)

@@ -119,7 +119,12 @@ impl LatentBlock {
         let latent = planner.normed(&latent, &self.latent_norm, LATENT_EPS);
         let latent = latent.split_last(latent_size);
         let key = planner.projected(&self.key_rotated, x).split_last(rotary);
-        planner.rotate(&config.rope, &self.frequencies, &step.positions, [&rotated, &key]);
+        planner.rotate(
+            &config.rope,
+            &self.frequencies,
+            &step.positions,
+            [&rotated, &key],
+        );
 
         let operands = [
             (&latent).into(),
@@ -174,10 +179,7 @@ impl LatentBlock {
 }
 
 /// Key projections `[heads, key_dim, latent]` as `[heads, latent, key_dim]`.
-fn transposed(
-    key: &WeightMatrix,
-    config: &LatentAttention,
-) -> Result<Vec<f32>, DequantiseError> {
+fn transposed(key: &WeightMatrix, config: &LatentAttention) -> Result<Vec<f32>, DequantiseError> {
     let (rows, columns) = (config.key_dim, config.latent_size);
     let values = key.to_f32()?;
     let mut turned = Vec::with_capacity(values.len());

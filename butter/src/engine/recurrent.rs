@@ -185,7 +185,10 @@ impl GatedDeltaBlock {
         let gate = planner.projected(&self.gate, x);
         let beta = planner.projected(&self.beta, x);
         let alpha = planner.projected(&self.alpha, x);
-        let mixed = self.state.convolution.record(planner, segments, &mixed, true);
+        let mixed = self
+            .state
+            .convolution
+            .record(planner, segments, &mixed, true);
         let query_scale = 1.0 / (config.key_head_dim as f32).sqrt();
         let [query, key] = [(0, query_scale), (key_size, 1.0)].map(|(start, factor)| {
             let heads = mixed.columns(start, key_size).split_last(key_dim);
@@ -307,7 +310,10 @@ impl Mamba2Block {
         let gate = planner.projected(&self.gate, x);
         let mixed = planner.projected(&self.input, x);
         let time = planner.projected(&self.step, x);
-        let mixed = self.state.convolution.record(planner, segments, &mixed, true);
+        let mixed = self
+            .state
+            .convolution
+            .record(planner, segments, &mixed, true);
         let input = mixed.columns(0, inner).split_last(config.head_dim as u64);
         let write = mixed.columns(inner, projections).split_last(state);
         let read = mixed.columns(inner + projections, projections);

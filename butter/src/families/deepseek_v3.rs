@@ -3,9 +3,7 @@
 //! transformers, `DeepseekV3ForCausalLM`.
 
 use super::Family;
-use crate::config::hugging_face::{
-    RopeDefaults, activation, dense, must_be_false, must_say, rope,
-};
+use crate::config::hugging_face::{RopeDefaults, activation, dense, must_be_false, must_say, rope};
 use crate::config::keys::{Found, Keys};
 use crate::config::{
     Activation, ConfigFault, FeedForward, LatentAttention, LayerConfig, Mixer, Mixture,
@@ -39,7 +37,12 @@ fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
     let first_mixture = keys.size("first_k_dense_replace")?.unwrap_or(3);
     let layer = |index| LayerConfig {
         mixer: mixer.clone(),
-        feed_forward: if index < first_mixture { &dense } else { &mixture }.clone(),
+        feed_forward: if index < first_mixture {
+            &dense
+        } else {
+            &mixture
+        }
+        .clone(),
         norms: Norms::Before,
     };
     Ok(ModelConfig {
@@ -61,7 +64,11 @@ fn latent(keys: &Keys<'_>) -> Result<LatentAttention, ConfigFault> {
     // What newer files repeat.
     keys.must_be("head_dim", rotary_dim, "qk_rope_head_dim")?;
     let query_size = key_dim.saturating_add(rotary_dim);
-    keys.must_be("qk_head_dim", query_size, "qk_nope_head_dim + qk_rope_head_dim")?;
+    keys.must_be(
+        "qk_head_dim",
+        query_size,
+        "qk_nope_head_dim + qk_rope_head_dim",
+    )?;
     must_be_false(keys, "attention_bias")?;
     let recipe = rope(
         keys,
@@ -91,7 +98,9 @@ fn latent(keys: &Keys<'_>) -> Result<LatentAttention, ConfigFault> {
 fn mixture(keys: &Keys<'_>) -> Result<Mixture, ConfigFault> {
     must_say(keys, "topk_method", "noaux_tc")?;
     must_say(keys, "scoring_func", "sigmoid")?;
-    keys.only("moe_layer_freq", "1", |found| matches!(found, Found::Unsigned(1)))?;
+    keys.only("moe_layer_freq", "1", |found| {
+        matches!(found, Found::Unsigned(1))
+    })?;
     let intermediate_size = keys.required_size("moe_intermediate_size")?;
     let shared = keys.size("n_shared_experts")?.unwrap_or(1);
     let mixture = Mixture::plain(

@@ -9,9 +9,7 @@ use crate::config::keys::Keys;
 use crate::config::{
     Activation, ConfigFault, LayerConfig, Mamba2, Mixer, ModelConfig, Multipliers, Norms,
 };
-use crate::weights::{
-    FeedForwardWeights, LayerNames, MixerWeights, ModelWeights, Resolver,
-};
+use crate::weights::{FeedForwardWeights, LayerNames, MixerWeights, ModelWeights, Resolver};
 
 pub(super) const FAMILY: Family = Family {
     name: "falcon_h1",
@@ -38,9 +36,8 @@ fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
     keys.size("mamba_chunk_size")?;
     keys.float("mlp_expansion_factor")?;
     crate::config::hugging_face::must_be_true(keys, "mamba_use_mlp")?;
-    let number = |key: &str| -> Result<f32, ConfigFault> {
-        Ok(keys.float(key)?.unwrap_or(1.0) as f32)
-    };
+    let number =
+        |key: &str| -> Result<f32, ConfigFault> { Ok(keys.float(key)?.unwrap_or(1.0) as f32) };
     let attention = common.rotary_attention(keys, 1.0)?;
     let mamba = mamba(keys, common.config.hidden_size)?;
     let [gate, down] = numbers(keys, "mlp_multipliers")?;
@@ -143,7 +140,9 @@ fn weights(resolver: &mut Resolver<'_>, config: &ModelConfig) -> ModelWeights {
             mamba.output.scale(factors.mamba_out);
             let inner = config.1.inner_size();
             let projection = config.1.group_count * config.1.state_size;
-            mamba.input.scale_rows(&[(inner, input), (projection, write), (projection, read)]);
+            mamba
+                .input
+                .scale_rows(&[(inner, input), (projection, write), (projection, read)]);
         }
         let mut feed_forward = resolver.feed_forward(prefix, &layer.feed_forward);
         if let FeedForwardWeights::Dense(dense) = &mut feed_forward {

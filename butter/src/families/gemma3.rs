@@ -9,9 +9,7 @@ use crate::config::hugging_face::{
     RopeDefaults, common, dense, layer_types, must_be_false, read_by_layer_type,
 };
 use crate::config::keys::Keys;
-use crate::config::{
-    Activation, Attention, ConfigFault, LayerConfig, Mixer, ModelConfig, Norms,
-};
+use crate::config::{Activation, Attention, ConfigFault, LayerConfig, Mixer, ModelConfig, Norms};
 use crate::rope::{Rope, RopeLayout, RopeScaling};
 use crate::weights::{LayerNames, ModelWeights, Resolver, TensorNames};
 

@@ -14,9 +14,7 @@ use crate::config::{
     Activation, Attention, ConfigFault, FeedForward, LayerConfig, Mixer, ModelConfig, Norms,
     PerLayerInputs,
 };
-use crate::weights::{
-    LayerInputWeights, ModelWeights, PerLayerInputWeights, Resolver,
-};
+use crate::weights::{LayerInputWeights, ModelWeights, PerLayerInputWeights, Resolver};
 
 pub(super) const FAMILY: Family = Family {
     name: "gemma4",
@@ -41,9 +39,11 @@ fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
         keys.size(key)?;
     }
     // Tokens of images see each other; those of text never do.
-    keys.only("use_bidirectional_attention", "null, \"vision\"", |found| {
-        matches!(found, Found::String(v) if v == "vision")
-    })?;
+    keys.only(
+        "use_bidirectional_attention",
+        "null, \"vision\"",
+        |found| matches!(found, Found::String(v) if v == "vision"),
+    )?;
     let known = [("full_attention", false), ("sliding_attention", true)];
     let types = layer_types(keys, common.layer_count, &known)?;
     let types: Vec<bool> = types.unwrap_or_else(|| {
@@ -87,7 +87,9 @@ fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
     let layers = types.iter().enumerate().map(|(index, &is_sliding)| {
         let attention = if is_sliding { &sliding } else { &full };
         let is_shared = index >= first_shared;
-        let owner = types[..first_shared].iter().rposition(|ty| *ty == is_sliding);
+        let owner = types[..first_shared]
+            .iter()
+            .rposition(|ty| *ty == is_sliding);
         let owner = keys.required("a layer whose keys and values can be shared", owner);
         Ok(LayerConfig {
             mixer: Mixer::Attention(Attention {
@@ -132,7 +134,9 @@ fn global_attention(
 ) -> Result<Attention, ConfigFault> {
     let value_is_key = keys.bool("attention_k_eq_v")?.unwrap_or(false);
     let head_dim = keys.size("global_head_dim")?;
-    let kv_heads = keys.size("num_global_key_value_heads")?.filter(|_| value_is_key);
+    let kv_heads = keys
+        .size("num_global_key_value_heads")?
+        .filter(|_| value_is_key);
     let mut own = [
         Some(head_dim.unwrap_or(GLOBAL_HEAD_DIM)),
         kv_heads.or(Some(sliding.kv_head_count)),
@@ -211,8 +215,7 @@ fn weights(resolver: &mut Resolver<'_>, config: &ModelConfig) -> ModelWeights {
         let hidden = resolver.hidden_size();
         let name = |part: &str| format!("model.{part}.weight");
         PerLayerInputWeights {
-            embedding: resolver
-                .matrix(&name("embed_tokens_per_layer"), &[inputs.vocab_size, all]),
+            embedding: resolver.matrix(&name("embed_tokens_per_layer"), &[inputs.vocab_size, all]),
             projection: resolver.matrix(&name("per_layer_model_projection"), &[all, hidden]),
             norm: resolver.norm(&name("per_layer_projection_norm"), inputs.size),
         }

@@ -8,9 +8,7 @@ use crate::config::{
     Activation, Attention, ConfigFault, FeedForward, LayerConfig, Mixer, Mixture, ModelConfig,
     Norms,
 };
-use crate::weights::{
-    FeedForwardWeights, LayerNames, MixtureWeights, ModelWeights, Resolver,
-};
+use crate::weights::{FeedForwardWeights, LayerNames, MixtureWeights, ModelWeights, Resolver};
 
 pub(super) const FAMILY: Family = Family {
     name: "gpt_oss",
@@ -72,7 +70,9 @@ fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
     let known = [("sliding_attention", true), ("full_attention", false)];
     let types = match layer_types(keys, common.layer_count, &known)? {
         Some(types) => types,
-        None => (0..common.layer_count).map(|i| i.is_multiple_of(2)).collect(),
+        None => (0..common.layer_count)
+            .map(|i| i.is_multiple_of(2))
+            .collect(),
     };
     let layer = |sliding: bool| LayerConfig {
         mixer: Mixer::Attention(Attention {

@@ -2,9 +2,7 @@
 //! Reference: transformers, `Lfm2ForCausalLM`.
 
 use super::Family;
-use crate::config::hugging_face::{
-    RopeDefaults, layer_types, must_be_false, must_be_true, rope,
-};
+use crate::config::hugging_face::{RopeDefaults, layer_types, must_be_false, must_be_true, rope};
 use crate::config::keys::Keys;
 use crate::config::{
     Activation, Attention, ConfigFault, FeedForward, LayerConfig, Mixer, ModelConfig, Norms,
@@ -44,7 +42,11 @@ fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
     must_be_true(keys, "block_use_swiglu")?;
     must_be_true(keys, "use_pos_enc")?;
     // How weights were drawn before training.
-    for key in ["block_mlp_init_scale", "block_out_init_scale", "block_norm_eps"] {
+    for key in [
+        "block_mlp_init_scale",
+        "block_out_init_scale",
+        "block_norm_eps",
+    ] {
         keys.float(key)?;
     }
     for key in ["block_use_xavier_init", "conv_use_xavier_init"] {

@@ -4,9 +4,7 @@
 use super::Family;
 use crate::config::hugging_face::{common, dense, rope};
 use crate::config::keys::Keys;
-use crate::config::{
-    Activation, Attention, ConfigFault, LayerConfig, Mixer, ModelConfig, Norms,
-};
+use crate::config::{Activation, Attention, ConfigFault, LayerConfig, Mixer, ModelConfig, Norms};
 use crate::weights::{ModelWeights, Resolver};
 
 pub(super) const FAMILY: Family = Family {

@@ -54,7 +54,10 @@ fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
     ignore(keys)?;
     let kinds = kinds(keys)?;
     keys.must_be("num_hidden_layers", kinds.len(), "layers_block_type")?;
-    let (old, new) = (keys.float("layer_norm_epsilon")?, keys.float("rms_norm_eps")?);
+    let (old, new) = (
+        keys.float("layer_norm_epsilon")?,
+        keys.float("rms_norm_eps")?,
+    );
     let hidden_size = keys.required_size("hidden_size")?;
     let mamba = Mixer::Mamba2(mamba(keys)?);
     let attention = Mixer::Attention(attention(keys, hidden_size)?);
@@ -90,10 +93,20 @@ fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
 /// Reads what changes nothing that is computed: how weights were drawn, how the reference runs,
 /// and heads for further tokens, whose tensors are left alone.
 fn ignore(keys: &Keys<'_>) -> Result<(), ConfigFault> {
-    for key in ["chunk_size", "expand", "num_logits_to_keep", "num_nextn_predict_layers"] {
+    for key in [
+        "chunk_size",
+        "expand",
+        "num_logits_to_keep",
+        "num_nextn_predict_layers",
+    ] {
         keys.size(key)?;
     }
-    for key in ["time_step_min", "time_step_max", "time_step_floor", "hidden_dropout"] {
+    for key in [
+        "time_step_min",
+        "time_step_max",
+        "time_step_floor",
+        "hidden_dropout",
+    ] {
         keys.float(key)?;
     }
     for key in [
@@ -142,7 +155,11 @@ fn kinds(keys: &Keys<'_>) -> Result<Vec<Kind>, ConfigFault> {
                 'E' => Ok(Kind::Mixture),
                 other => {
                     let known = "letters \"M\", \"*\", \"-\", \"E\"";
-                    Err(unknown("hybrid_override_pattern", &other.to_string(), known))
+                    Err(unknown(
+                        "hybrid_override_pattern",
+                        &other.to_string(),
+                        known,
+                    ))
                 }
             };
             pattern.chars().map(one).collect::<Result<_, _>>()?

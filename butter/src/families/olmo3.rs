@@ -3,13 +3,9 @@
 //! full layers alone. Reference: transformers, `Olmo3ForCausalLM`.
 
 use super::Family;
-use crate::config::hugging_face::{
-    RopeDefaults, common, dense, layer_types, read_by_layer_type,
-};
+use crate::config::hugging_face::{RopeDefaults, common, dense, layer_types, read_by_layer_type};
 use crate::config::keys::Keys;
-use crate::config::{
-    Activation, Attention, ConfigFault, LayerConfig, Mixer, ModelConfig, Norms,
-};
+use crate::config::{Activation, Attention, ConfigFault, LayerConfig, Mixer, ModelConfig, Norms};
 use crate::weights::{LayerNames, ModelWeights, Resolver};
 
 pub(super) const FAMILY: Family = Family {

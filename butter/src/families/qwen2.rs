@@ -6,9 +6,7 @@ use crate::catalogue::TensorCatalogue;
 use crate::config::gguf::GgufConfig;
 use crate::config::hugging_face::{common, dense, must_be_false, rope};
 use crate::config::keys::Keys;
-use crate::config::{
-    Activation, Attention, ConfigFault, LayerConfig, Mixer, ModelConfig, Norms,
-};
+use crate::config::{Activation, Attention, ConfigFault, LayerConfig, Mixer, ModelConfig, Norms};
 use crate::rope::RopeLayout;
 use crate::weights::{ModelWeights, Resolver};
 

@@ -9,8 +9,8 @@ use super::Family;
 use crate::config::hugging_face::{activation, common, dense, layer_types};
 use crate::config::keys::Keys;
 use crate::config::{
-    Activation, Attention, ConfigFault, FeedForward, GatedDelta, LayerConfig, Mixer, ModelConfig,
-    Mixture, Norms, SharedExpert,
+    Activation, Attention, ConfigFault, FeedForward, GatedDelta, LayerConfig, Mixer, Mixture,
+    ModelConfig, Norms, SharedExpert,
 };
 use crate::weights::{GatedDeltaWeights, LayerNames, MixerWeights, ModelWeights, Resolver};
 

@@ -304,8 +304,14 @@ impl<'a> Resolver<'a> {
     pub(crate) fn plain(&mut self, prefix: &str, intermediate_size: usize) -> GatedWeights {
         let hidden = self.hidden_size;
         GatedWeights {
-            up: self.matrix(&format!("{prefix}up_proj.weight"), &[intermediate_size, hidden]),
-            down: self.matrix(&format!("{prefix}down_proj.weight"), &[hidden, intermediate_size]),
+            up: self.matrix(
+                &format!("{prefix}up_proj.weight"),
+                &[intermediate_size, hidden],
+            ),
+            down: self.matrix(
+                &format!("{prefix}down_proj.weight"),
+                &[hidden, intermediate_size],
+            ),
             ..GatedWeights::default()
         }
     }
@@ -414,7 +420,10 @@ impl<'a> Resolver<'a> {
         };
         let (query, query_rotated) = halves(&query, keys, rotated);
         let size = latent.latent_size;
-        let down = self.matrix(&name("kv_a_proj_with_mqa.weight"), &[size + rotated, hidden]);
+        let down = self.matrix(
+            &name("kv_a_proj_with_mqa.weight"),
+            &[size + rotated, hidden],
+        );
         let up = [heads * (keys + latent.value_dim), size];
         let up = self.matrix(&name("kv_b_proj.weight"), &up);
         let (key, value) = halves(&up, keys, latent.value_dim);
@@ -440,9 +449,8 @@ impl<'a> Resolver<'a> {
         let (hidden, channels) = (self.hidden_size, convolution.channels);
         let name = |part: &str| format!("{prefix}{part}.weight");
         let all = self.matrix(&name("in_proj"), &[3 * channels, hidden]);
-        let part = |index: usize| {
-            all.select(std::iter::once(index * channels..(index + 1) * channels))
-        };
+        let part =
+            |index: usize| all.select(std::iter::once(index * channels..(index + 1) * channels));
         ShortConvolutionWeights {
             before: part(0),
             after: part(1),
@@ -611,7 +619,9 @@ impl<'a> Resolver<'a> {
     fn translated(&self, name: &str) -> String {
         if self.names == TensorNames::HuggingFace {
             let renames = self.family.hugging_face_names.iter();
-            return renames.fold(name.to_owned(), |name, (usual, own)| name.replace(usual, own));
+            return renames.fold(name.to_owned(), |name, (usual, own)| {
+                name.replace(usual, own)
+            });
         }
         if let Some((_, gguf)) = GGUF_GLOBAL_NAMES.iter().find(|(hf, _)| *hf == name) {
             return (*gguf).to_owned();
