@@ -31,6 +31,7 @@ const IRRELEVANT: &[&str] = &[
     "return_dict",
     "is_llama_config",
     "transformers.js_config",
+    "auto_map",
     "unsloth_fixed",
     "unsloth_version",
     // Storage type; each tensor names its own.
@@ -57,7 +58,8 @@ impl ModelConfig {
 
     /// The same from a parsed object.
     pub fn from_json(object: &Map<String, Json>) -> Result<Self, ConfigFault> {
-        let object = rope_keys::with_original_context(object.clone());
+        let text = super::multimodal::text_config(object, IRRELEVANT)?;
+        let object = rope_keys::with_original_context(text.unwrap_or_else(|| object.clone()));
         let keys = Keys::json(&object, "");
         let model_type = keys.string("model_type")?;
         let model_type = keys.required("model_type", model_type)?;

@@ -13,6 +13,7 @@ mod describe;
 pub(crate) mod gguf;
 pub(crate) mod hugging_face;
 pub(crate) mod keys;
+mod multimodal;
 mod rope_keys;
 
 use std::path::PathBuf;

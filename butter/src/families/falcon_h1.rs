@@ -4,7 +4,7 @@
 
 use super::Family;
 use super::granite_hybrid::time_step_limits;
-use crate::config::hugging_face::{common, dense, must_be_false};
+use crate::config::hugging_face::{common, dense, must_be_false, must_be_null, must_be_true};
 use crate::config::keys::Keys;
 use crate::config::{
     Activation, ConfigFault, LayerConfig, Mamba2, Mixer, ModelConfig, Multipliers, Norms,
@@ -31,11 +31,12 @@ fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
     for key in ["projectors_bias", "mlp_bias", "mamba_proj_bias"] {
         must_be_false(keys, key)?;
     }
+    must_be_null(keys, "attn_layer_indices")?;
+    must_be_true(keys, "mamba_use_mlp")?;
     // How many logits the reference computes, how it cuts a prompt, how its makers chose widths.
     keys.size("num_logits_to_keep")?;
     keys.size("mamba_chunk_size")?;
     keys.float("mlp_expansion_factor")?;
-    crate::config::hugging_face::must_be_true(keys, "mamba_use_mlp")?;
     let number =
         |key: &str| -> Result<f32, ConfigFault> { Ok(keys.float(key)?.unwrap_or(1.0) as f32) };
     let attention = common.rotary_attention(keys, 1.0)?;

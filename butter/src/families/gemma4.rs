@@ -90,7 +90,11 @@ fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
         let owner = types[..first_shared]
             .iter()
             .rposition(|ty| *ty == is_sliding);
-        let owner = keys.required("a layer whose keys and values can be shared", owner);
+        let owner = owner.ok_or_else(|| ConfigFault::Invalid {
+            key: keys.name("num_kv_shared_layers"),
+            found: shared_count.to_string(),
+            rule: "each type of layer needs one with keys and values of its own".to_owned(),
+        });
         Ok(LayerConfig {
             mixer: Mixer::Attention(Attention {
                 shares_cache_of: is_shared.then_some(owner).transpose()?,

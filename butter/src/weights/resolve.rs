@@ -49,18 +49,40 @@ impl LayerNames {
     };
 }
 
+/// What a text model's tensors begin with inside a model that sees or hears: the first stands for
+/// `model.`, the second before all names.
+const TEXT_PREFIXES: [&str; 2] = ["model.language_model.", "language_model."];
+
+/// What tensors of the other parts of such a model begin with.
+const OTHER_PARTS: &[&str] = &[
+    "model.visual.",
+    "model.vision_tower.",
+    "model.multi_modal_projector.",
+    "model.embed_vision.",
+    "model.audio_tower.",
+    "model.embed_audio.",
+    "visual.",
+    "vision_tower.",
+    "multi_modal_projector.",
+];
+
+/// Whether a tensor may be there although the graph does not read it.
+type Ignorable = Box<dyn Fn(&str) -> bool>;
+
 /// Takes tensors by name. A wrong one is noted and stands empty, so that all missing tensors
 /// are named at once; [`Resolver::finish`] gives the error.
 pub(crate) struct Resolver<'a> {
     catalogue: &'a TensorCatalogue,
     names: TensorNames,
+    /// What the text model's tensors begin with, where it is a part of another.
+    text_prefix: Option<&'static str>,
     family: &'static Family,
     used: BTreeSet<String>,
     /// The first of them by name, all by number.
     missing: Vec<String>,
     n_missing: usize,
     fault: Option<WeightsError>,
-    ignorable: Vec<Box<dyn Fn(&str) -> bool>>,
+    ignorable: Vec<Ignorable>,
     /// Added to the weights of norms over the residual stream and over heads.
     norm_plus: f32,
     hidden_size: usize,
@@ -72,9 +94,16 @@ impl<'a> Resolver<'a> {
         names: TensorNames,
         family: &'static Family,
     ) -> Self {
+        let begins = |prefix: &&str| {
+            names == TensorNames::HuggingFace
+                && catalogue
+                    .iter()
+                    .any(|tensor| tensor.name().starts_with(*prefix))
+        };
         Self {
             catalogue,
             names,
+            text_prefix: TEXT_PREFIXES.into_iter().find(begins),
             family,
             used: BTreeSet::new(),
             missing: Vec::new(),
@@ -619,9 +648,14 @@ impl<'a> Resolver<'a> {
     fn translated(&self, name: &str) -> String {
         if self.names == TensorNames::HuggingFace {
             let renames = self.family.hugging_face_names.iter();
-            return renames.fold(name.to_owned(), |name, (usual, own)| {
+            let name = renames.fold(name.to_owned(), |name, (usual, own)| {
                 name.replace(usual, own)
             });
+            return match (self.text_prefix, name.strip_prefix("model.")) {
+                (Some("language_model."), _) => format!("language_model.{name}"),
+                (Some(prefix), Some(rest)) => format!("{prefix}{rest}"),
+                _ => name,
+            };
         }
         if let Some((_, gguf)) = GGUF_GLOBAL_NAMES.iter().find(|(hf, _)| *hf == name) {
             return (*gguf).to_owned();
@@ -655,7 +689,10 @@ impl<'a> Resolver<'a> {
             TensorNames::Gguf => name == crate::config::ROPE_FACTORS,
             TensorNames::HuggingFace => {
                 // A copy of the embedding that some tools write although it is tied.
-                (config.tied_embeddings && name == "lm_head.weight")
+                let head = self.translated("lm_head.weight");
+                (config.tied_embeddings && name == head)
+                    || (self.text_prefix.is_some()
+                        && OTHER_PARTS.iter().any(|part| name.starts_with(part)))
                     || self.ignorable.iter().any(|ignorable| ignorable(name))
             }
         };
