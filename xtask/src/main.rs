@@ -8,6 +8,7 @@ mod compilers;
 mod exit;
 mod fuzz;
 mod model;
+mod mutants;
 mod process;
 mod report;
 mod snapshots;
@@ -43,6 +44,8 @@ enum Task {
     Test(test::Options),
     /// Compares random kernels on every execution and makes a difference small.
     Fuzz(fuzz::Options),
+    /// Breaks passes, verifier and launch check on purpose, and names what no test notices.
+    Mutants(mutants::Options),
     /// Compares the generated sources with the goldens in git, or accepts them.
     Snapshots(snapshots::Options),
     /// Downloads a model into target/models and checks it.
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
         Task::BuildKernels(options) => build::run(&workspace, &options).map_err(Into::into),
         Task::Test(options) => test::run(&workspace, &options).map_err(Into::into),
         Task::Fuzz(options) => fuzz::run(&workspace, &options).map_err(Into::into),
+        Task::Mutants(options) => mutants::run(&workspace, &options).map_err(Into::into),
         Task::Snapshots(options) => snapshots::run(&workspace, &options).map_err(Into::into),
         Task::FetchModel(options) => model::run(&workspace, &options).map_err(Into::into),
         Task::Setup { require } => set_up_all(&workspace, require).map_err(Into::into),

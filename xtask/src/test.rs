@@ -24,12 +24,15 @@ pub struct Options {
 }
 
 /// Where every kernel's tests run unless backends are named. A machine without one of them skips it
-/// by name.
-const DEFAULT_BACKENDS: [&str; 7] = [
+/// by name, with the reason.
+const DEFAULT_BACKENDS: [&str; 10] = [
     "host",
     "reference",
     "cpu",
     "vulkan",
+    "cuda",
+    "hip",
+    "metal",
     "emulated-cuda",
     "emulated-hip",
     "emulated-msl",
@@ -88,6 +91,11 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<Exit, ToolError> 
             tier.elapsed.as_secs_f64()
         );
     }
+    for tier in &tiers {
+        if let Some(reason) = &tier.reason {
+            println!("not run: {}: {reason}", tier.name);
+        }
+    }
     Ok(tiers
         .iter()
         .map(Tier::exit)
@@ -101,6 +109,8 @@ struct Tier {
     /// A missing backend is an error only where it was asked for by name.
     required: bool,
     elapsed: Duration,
+    /// Why it was skipped.
+    reason: Option<String>,
 }
 
 impl Tier {
@@ -128,12 +138,25 @@ fn cargo_tier(workspace: &Workspace, name: &str, arguments: &[&str]) -> Tier {
 
 fn kernel_tier(workspace: &Workspace, backend: &str, filter: Option<&str>, required: bool) -> Tier {
     let name = format!("kernels on {backend}");
-    runner_tier(
-        workspace,
-        name,
-        required,
-        &["test", "--backend", backend],
-        filter,
+    let command = ["test", "--backend", backend];
+    let mut tier = runner_tier(workspace, name, required, &command, filter);
+    if tier.result == Exit::MissingTool {
+        tier.reason = Some(reason_of(workspace, backend));
+    }
+    tier
+}
+
+/// Why a backend is missing, in the runner's words.
+fn reason_of(workspace: &Workspace, backend: &str) -> String {
+    let mut command = cargo(workspace);
+    command.args(RUNNER).args(["devices", "--backend", backend]);
+    let said = crate::process::run(&mut command, &[]).map(|finished| finished.stdout);
+    let said = said.unwrap_or_default();
+    let said = String::from_utf8_lossy(&said);
+    let reason = said.lines().find_map(|l| l.split_once("missing: "));
+    reason.map_or_else(
+        || "the backend is missing".into(),
+        |(_, why)| why.to_owned(),
     )
 }
 
@@ -149,6 +172,24 @@ fn check_tier(workspace: &Workspace, filter: Option<&str>) -> Tier {
     )
 }
 
+/// Runs the runner of kernel tests.
+const RUNNER: [&str; 7] = [
+    "run",
+    "--quiet",
+    "--package",
+    "iron-corpus",
+    "--bin",
+    "__iron_runner",
+    "--",
+];
+
+fn cargo(workspace: &Workspace) -> Command {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.current_dir(&workspace.root);
+    command
+}
+
 fn runner_tier(
     workspace: &Workspace,
     name: String,
@@ -156,16 +197,7 @@ fn runner_tier(
     command: &[&str],
     filter: Option<&str>,
 ) -> Tier {
-    let runner = [
-        "run",
-        "--quiet",
-        "--package",
-        "iron-corpus",
-        "--bin",
-        "__iron_runner",
-        "--",
-    ];
-    let mut arguments = runner.to_vec();
+    let mut arguments = RUNNER.to_vec();
     arguments.extend(command);
     if let Some(filter) = filter {
         arguments.extend(["--filter", filter]);
@@ -176,13 +208,8 @@ fn runner_tier(
 fn run_tier(workspace: &Workspace, name: String, required: bool, arguments: &[&str]) -> Tier {
     let started = Instant::now();
     println!("\n== {name}: cargo {}", arguments.join(" "));
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let is_kernel_run = arguments.first() == Some(&"run");
-    let result = match Command::new(cargo)
-        .args(arguments)
-        .current_dir(&workspace.root)
-        .status()
-    {
+    let result = match cargo(workspace).args(arguments).status() {
         // The runner's exit codes are ours; cargo's own are 0 or a failure.
         Ok(status) if is_kernel_run => Exit::from_code(status.code()),
         Ok(status) if status.success() => Exit::Success,
@@ -197,6 +224,7 @@ fn run_tier(workspace: &Workspace, name: String, required: bool, arguments: &[&s
         result,
         required,
         elapsed: started.elapsed(),
+        reason: None,
     }
 }
 
@@ -210,6 +238,7 @@ mod tests {
             result,
             required,
             elapsed: Duration::ZERO,
+            reason: None,
         }
     }
 

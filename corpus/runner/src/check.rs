@@ -7,8 +7,10 @@
 //! workgroups, at the first width. A kernel that neither asks for its place in a subgroup nor
 //! exchanges within one is the same at every width, and runs at the first.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::num::NonZeroUsize;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use iron_ir::kernel::Kernel;
@@ -44,6 +46,8 @@ pub struct Request {
     pub seed: u64,
     /// Leaves out cases of production size.
     pub small: bool,
+    /// Threads that check; one for each processor where absent. The report is the same.
+    pub jobs: Option<NonZeroUsize>,
 }
 
 impl Default for Request {
@@ -56,6 +60,7 @@ impl Default for Request {
             max_steps: DEFAULT_STEPS,
             seed: 1,
             small: false,
+            jobs: None,
         }
     }
 }
@@ -163,6 +168,7 @@ pub(crate) fn command(options: &CheckOptions) -> Ending {
         max_steps: options.max_steps,
         seed: options.seed,
         small: options.small,
+        jobs: options.jobs,
     };
     let checked = check(&request);
     if options.json {
@@ -188,34 +194,16 @@ pub(crate) fn command(options: &CheckOptions) -> Ending {
 pub fn check(request: &Request) -> Checked {
     let selection = Selection::of(request.filter.clone(), request.dtype.clone());
     let (selected, orphans) = select(tests(), &selection);
-    let devices = request.widths.iter().map(|&width| device(request, width));
-    let mut checker = Checker {
-        request,
-        devices: devices.collect(),
-        checked: Checked {
-            registry: registry_hash(),
-            seed: request.seed,
-            widths: request.widths.clone(),
-            finite: request.finite,
-            max_steps: request.max_steps,
-            instances: 0,
-            same_at_every_width: 0,
-            cases: 0,
-            launches: 0,
-            untested: Vec::new(),
-            skipped: Vec::new(),
-            problems: Vec::new(),
-            faults: Vec::new(),
-        },
-    };
-    let mut subjects = Subjects::default();
+    let mut checker = Checker::new(request);
+    checker.checked.registry = registry_hash();
     for orphan in orphans {
         let problem = format!("{}: {}", orphan.name, orphan.message);
         checker.checked.problems.push(problem);
     }
-    for item in &selected {
-        checker.run(item, &mut subjects);
+    for part in check_all(request, &selected) {
+        checker.checked.take(part);
     }
+    let mut subjects = Subjects::default();
     let tested: Vec<_> = tests().iter().map(|t| t.kernel).collect();
     for entry in kernels() {
         let wanted = request
@@ -229,6 +217,37 @@ pub fn check(request: &Request) -> Checked {
     let order = |f: &Found| (f.kernel.clone(), f.at.clone(), f.rule);
     checker.checked.faults.sort_by_key(order);
     checker.checked
+}
+
+/// What each test found, in the order of the selection.
+fn check_all(request: &Request, selected: &[Selected<TestEntry>]) -> Vec<Checked> {
+    let jobs = request
+        .jobs
+        .or_else(|| std::thread::available_parallelism().ok());
+    let jobs = jobs.map_or(1, usize::from).min(selected.len());
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut checker = Checker::new(request);
+        let mut subjects = Subjects::default();
+        let mut parts = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = selected.get(index) else {
+                return parts;
+            };
+            checker.run(item, &mut subjects);
+            let part = std::mem::replace(&mut checker.checked, Checked::of(request));
+            parts.push((index, part));
+        }
+    };
+    let mut parts: Vec<(usize, Checked)> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..jobs).map(|_| scope.spawn(work)).collect();
+        let ended = threads.into_iter().map(|thread| thread.join());
+        let parts = ended.map(|parts| parts.unwrap_or_else(|panic| resume_unwind(panic)));
+        parts.flatten().collect()
+    });
+    parts.sort_by_key(|(index, _)| *index);
+    parts.into_iter().map(|(_, part)| part).collect()
 }
 
 fn device(request: &Request, width: u32) -> (u32, Arc<ReferenceDevice>) {
@@ -257,6 +276,15 @@ struct Launch<'a> {
 }
 
 impl Checker<'_> {
+    fn new(request: &Request) -> Checker<'_> {
+        let devices = request.widths.iter().map(|&width| device(request, width));
+        Checker {
+            request,
+            devices: devices.collect(),
+            checked: Checked::of(request),
+        }
+    }
+
     fn run(&mut self, item: &Selected<TestEntry>, subjects: &mut Subjects) {
         let Some(subject) = self.built(item.kernel, item.instance.name, subjects) else {
             return;
@@ -448,55 +476,77 @@ impl Checker<'_> {
         instance: &str,
         launch: Option<&Launch<'_>>,
     ) {
-        let at = Place::from(&report.at);
-        let related = report
-            .related
-            .as_ref()
-            .map(|r| (r.what, Place::from(&r.at)));
-        let other = related.as_ref().map(|r| &r.1);
-        let same = self.checked.faults.iter_mut().find(|f| {
-            let known = f.related.as_ref().map(|r| &r.1);
-            let same_places = (&f.at, known) == (&at, other)
-                // Which of two accesses comes second is the interpreter's choice.
-                || (Some(&f.at), known) == (other, Some(&at));
-            f.kernel == kernel && f.rule == report.rule.name() && same_places
+        let related = report.related.as_ref();
+        self.checked.add(Found {
+            rule: report.rule.name(),
+            kernel: kernel.to_owned(),
+            at: Place::from(&report.at),
+            related: related.map(|r| (r.what, Place::from(&r.at))),
+            workgroup: report.workgroup,
+            thread: report.thread,
+            message: report.message.clone(),
+            help: report.rule.help(),
+            case: launch.map_or_else(String::new, |l| format!("{}/{}", l.item.name, l.case.name)),
+            variant: launch.map_or("", |l| l.variant.name()),
+            instances: vec![instance.to_owned()],
+            widths: launch.map(|l| l.width).into_iter().collect(),
+            times: 1,
         });
-        let found = match same {
-            Some(found) => found,
-            None => {
-                self.checked.faults.push(Found {
-                    rule: report.rule.name(),
-                    kernel: kernel.to_owned(),
-                    at,
-                    related,
-                    workgroup: report.workgroup,
-                    thread: report.thread,
-                    message: report.message.clone(),
-                    help: report.rule.help(),
-                    case: launch
-                        .map_or_else(String::new, |l| format!("{}/{}", l.item.name, l.case.name)),
-                    variant: launch.map_or("", |l| l.variant.name()),
-                    instances: Vec::new(),
-                    widths: Vec::new(),
-                    times: 0,
-                });
-                let last = self.checked.faults.len() - 1;
-                &mut self.checked.faults[last]
-            }
-        };
-        found.times += 1;
-        if !found.instances.iter().any(|i| i == instance) {
-            found.instances.push(instance.to_owned());
-        }
-        if let Some(width) = launch.map(|l| l.width)
-            && !found.widths.contains(&width)
-        {
-            found.widths.push(width);
-        }
     }
 }
 
 impl Checked {
+    /// Nothing so far.
+    fn of(request: &Request) -> Checked {
+        Checked {
+            registry: String::new(),
+            seed: request.seed,
+            widths: request.widths.clone(),
+            finite: request.finite,
+            max_steps: request.max_steps,
+            instances: 0,
+            same_at_every_width: 0,
+            cases: 0,
+            launches: 0,
+            untested: Vec::new(),
+            skipped: Vec::new(),
+            problems: Vec::new(),
+            faults: Vec::new(),
+        }
+    }
+
+    /// Adds what another test found.
+    fn take(&mut self, part: Checked) {
+        self.instances += part.instances;
+        self.same_at_every_width += part.same_at_every_width;
+        self.cases += part.cases;
+        self.launches += part.launches;
+        self.skipped.extend(part.skipped);
+        self.problems.extend(part.problems);
+        for found in part.faults {
+            self.add(found);
+        }
+    }
+
+    /// Adds a fault, or to the one that it is.
+    fn add(&mut self, new: Found) {
+        let Some(known) = self.faults.iter_mut().find(|known| known.is_same(&new)) else {
+            self.faults.push(new);
+            return;
+        };
+        known.times += new.times;
+        for instance in new.instances {
+            if !known.instances.contains(&instance) {
+                known.instances.push(instance);
+            }
+        }
+        for width in new.widths {
+            if !known.widths.contains(&width) {
+                known.widths.push(width);
+            }
+        }
+    }
+
     /// Nothing was selected.
     pub fn is_empty(&self) -> bool {
         self.instances == 0 && self.untested.is_empty() && self.faults.is_empty()
@@ -540,6 +590,16 @@ impl Checked {
 }
 
 impl Found {
+    /// One rule broken at the same places of one kernel. Which of two accesses comes second is the
+    /// interpreter's choice.
+    fn is_same(&self, other: &Found) -> bool {
+        let place = |found: &Found| found.related.as_ref().map(|(_, at)| at.clone());
+        let (here, there) = (place(self), place(other));
+        let same_places = (&self.at, &here) == (&other.at, &there)
+            || (Some(&self.at), here.as_ref()) == (there.as_ref(), Some(&other.at));
+        self.kernel == other.kernel && self.rule == other.rule && same_places
+    }
+
     /// Who met it: thread, case, widths, instances.
     fn circumstances(&self) -> String {
         let mut parts = Vec::new();

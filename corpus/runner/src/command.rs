@@ -1,5 +1,7 @@
 //! The command line.
 
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
@@ -87,6 +89,9 @@ pub(crate) struct CheckOptions {
     /// Leaves out cases of production size.
     #[arg(long)]
     pub small: bool,
+    /// Threads that check; one for each processor where absent. The report is the same.
+    #[arg(long, value_parser = parse_jobs)]
+    pub jobs: Option<NonZeroUsize>,
     /// Prints one JSON document instead of text.
     #[arg(long)]
     pub json: bool,
@@ -103,6 +108,12 @@ pub(crate) struct TestOptions {
     /// Leaves out cases of production size.
     #[arg(long)]
     pub small: bool,
+    /// Worker processes; one for each processor where absent. Results and their order are the same.
+    #[arg(long, value_parser = parse_jobs)]
+    pub jobs: Option<NonZeroUsize>,
+    /// Runs the tests whose numbers come on the standard input: a process of `--jobs`.
+    #[arg(long, hide = true)]
+    pub worker: bool,
 }
 
 /// Options of `bench`.
@@ -141,6 +152,11 @@ fn parse_backend(name: &str) -> Result<Backend, String> {
         let names: Vec<_> = Backend::ALL.iter().map(|b| b.name()).collect();
         format!("no backend `{name}`; there are {}", names.join(", "))
     })
+}
+
+fn parse_jobs(text: &str) -> Result<NonZeroUsize, String> {
+    text.parse()
+        .map_err(|_| format!("`{text}` is no number of jobs; 1 is the least"))
 }
 
 fn parse_width(text: &str) -> Result<u32, String> {
@@ -182,13 +198,24 @@ impl Ending {
     }
 }
 
-/// Runs the process's command line.
+/// Runs the process's command line. Tests run in processes of their own, which are this program
+/// again, so this is called first of all and with nothing else on the standard output.
 pub fn main() -> ExitCode {
-    ExitCode::from(run(std::env::args_os()))
+    // Without its own path a process cannot be started again, and does everything itself.
+    let program = std::env::current_exe().ok();
+    ExitCode::from(run_as(std::env::args_os(), program))
 }
 
-/// Runs a command line, of which the first word is the program; the exit code.
+/// Runs a command line, of which the first word is the program, in this process; the exit code.
 pub fn run(arguments: impl IntoIterator<Item = impl Into<std::ffi::OsString> + Clone>) -> u8 {
+    run_as(arguments, None)
+}
+
+/// As [`run`], with the program that does the same in another process.
+fn run_as(
+    arguments: impl IntoIterator<Item = impl Into<std::ffi::OsString> + Clone>,
+    program: Option<PathBuf>,
+) -> u8 {
     let line = match CommandLine::try_parse_from(arguments) {
         Ok(line) => line,
         Err(error) => {
@@ -205,7 +232,8 @@ pub fn run(arguments: impl IntoIterator<Item = impl Into<std::ffi::OsString> + C
     };
     let ending = match line.command {
         Command::List(selection) => list::list(&selection),
-        Command::Test(options) => test::test(&options),
+        Command::Test(options) if options.worker => test::worker(&options),
+        Command::Test(options) => test::test(&options, program.as_deref()),
         Command::Check(options) => check::command(&options),
         Command::Bench(options) => bench::bench(&options),
         Command::Explain(options) => explain::explain(&options),
@@ -237,6 +265,7 @@ mod tests {
         assert_eq!(run(["runner", "--help"]), 0);
         assert_eq!(run(["runner", "check", "--subgroup-width", "12"]), 2);
         assert_eq!(run(["runner", "check", "--max-steps", "0"]), 2);
+        assert_eq!(run(["runner", "test", "--jobs", "0"]), 2);
         // No kernels are linked here.
         assert_eq!(run(["runner", "check"]), 4);
         assert_eq!(

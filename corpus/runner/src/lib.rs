@@ -8,6 +8,9 @@
 //! }
 //! ```
 //!
+//! The tests run in one process for each processor (`--jobs`), and one that a kernel takes down is a
+//! failure of the test that it ran.
+//!
 //! Exit codes: 0 all passed, 1 something failed, 2 wrong usage, 3 a backend is missing,
 //! 4 nothing was selected. Over several backends the worst wins: 1, then 4, then 3.
 
@@ -36,6 +39,7 @@ mod list;
 mod report;
 mod select;
 mod test;
+mod workers;
 
 pub use check::{Checked, Found, Place, Request, check};
 pub use command::{main, run};

@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use iron_runtime::Backend;
-use serde::Serialize;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::command::Ending;
 
 /// One failure of a test.
-#[derive(Serialize, Clone, Debug)]
+#[derive(Serialize, Deserialize, Clone, Debug)]
 pub(crate) struct Failure {
     /// Case, or empty for a failure of the whole test.
     pub case: String,
     /// Layout of the tensors, or empty.
-    pub variant: &'static str,
+    pub variant: String,
     /// Seed of the case's inputs, in hexadecimal.
     pub seed: String,
     /// What is wrong, with values.
@@ -21,35 +21,45 @@ pub(crate) struct Failure {
 }
 
 /// Something that was not run, and why.
-#[derive(Serialize, Clone, Debug)]
+#[derive(Serialize, Deserialize, Clone, Debug)]
 pub(crate) struct NotRun {
     pub case: String,
     pub reason: String,
 }
 
 /// Errors of one output over all variants of one case.
-#[derive(Serialize, Clone, Debug)]
+#[derive(Serialize, Deserialize, Clone, Debug)]
 pub(crate) struct CaseErrors {
     pub case: String,
-    pub variant: &'static str,
+    pub variant: String,
     pub output: String,
     pub compared: usize,
+    #[serde(deserialize_with = "number")]
     pub max_absolute: f64,
+    #[serde(deserialize_with = "number")]
     pub max_relative: f64,
+    #[serde(deserialize_with = "number")]
     pub max_ulps: f64,
+    #[serde(deserialize_with = "number")]
     pub cosine: f64,
+    #[serde(deserialize_with = "number")]
     pub norm_drift: f64,
     pub nans: usize,
     pub infinities: usize,
 }
 
+/// A number that JSON writes as `null` where it is not finite.
+fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::<f64>::deserialize(from)?.unwrap_or(f64::INFINITY))
+}
+
 /// One test over one instance on one backend.
-#[derive(Serialize, Clone, Debug)]
+#[derive(Serialize, Deserialize, Clone, Debug)]
 pub(crate) struct Outcome {
     pub test: String,
     pub kernel: String,
     pub instance: String,
-    pub backend: &'static str,
+    pub backend: String,
     /// Cases that ran and passed.
     pub passed: usize,
     /// Launches made.
@@ -67,7 +77,7 @@ impl Outcome {
             test: test.to_owned(),
             kernel: kernel.to_owned(),
             instance: instance.to_owned(),
-            backend: backend.name(),
+            backend: backend.name().to_owned(),
             passed: 0,
             launches: 0,
             failures: Vec::new(),
@@ -79,10 +89,10 @@ impl Outcome {
     }
 
     /// Adds a failure.
-    pub fn fail(&mut self, case: &str, variant: &'static str, seed: u64, message: String) {
+    pub fn fail(&mut self, case: &str, variant: &str, seed: u64, message: String) {
         self.failures.push(Failure {
             case: case.to_owned(),
-            variant,
+            variant: variant.to_owned(),
             seed: format!("{seed:#018x}"),
             message,
         });
@@ -117,7 +127,7 @@ impl Outcome {
         println!("{line}, {:.0} ms", self.milliseconds);
         const SHOWN: usize = 6;
         for failure in self.failures.iter().take(SHOWN) {
-            let at = match (failure.case.as_str(), failure.variant) {
+            let at = match (failure.case.as_str(), failure.variant.as_str()) {
                 ("", _) => String::new(),
                 (case, "") => format!("case {case}, seed {}: ", failure.seed),
                 (case, variant) => format!("case {case}, {variant}, seed {}: ", failure.seed),
@@ -215,7 +225,7 @@ impl Run {
         let mut reasons: Vec<(&str, &str, &str)> = Vec::new();
         for outcome in &self.outcomes {
             for not_run in &outcome.unsupported {
-                reasons.push((outcome.backend, &outcome.kernel, &not_run.reason));
+                reasons.push((&outcome.backend, &outcome.kernel, &not_run.reason));
             }
         }
         reasons.sort_unstable();

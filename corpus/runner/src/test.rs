@@ -1,7 +1,9 @@
 //! Running tests: every case in every layout on every backend.
 
 use std::collections::HashMap;
+use std::io::BufRead;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,6 +16,7 @@ use crate::contracts;
 use crate::layouts::{Placed, Variant, place};
 use crate::report::{BackendLine, CaseErrors, NotRun, Outcome, Run, Summary, print_json};
 use crate::select::{Selected, explain_empty, full_name, registry_hash, select};
+use crate::workers::{self, Workers};
 
 /// Backends where none is named: those of a machine without a GPU.
 const DEFAULT_BACKENDS: [Backend; 3] = [Backend::Host, Backend::Reference, Backend::Cpu];
@@ -21,8 +24,8 @@ const DEFAULT_BACKENDS: [Backend; 3] = [Backend::Host, Backend::Reference, Backe
 /// Workgroups of a production launch that a slow backend runs.
 const SAMPLED_GROUPS: u64 = 8;
 
-/// `test`.
-pub(crate) fn test(options: &TestOptions) -> Ending {
+/// `test`. Processes of `program` run the tests where there is one, and this process otherwise.
+pub(crate) fn test(options: &TestOptions, program: Option<&Path>) -> Ending {
     let started = Instant::now();
     let (selected, orphans) = select(tests(), &options.selection);
     let mut backends = options.selection.backend.clone();
@@ -37,6 +40,15 @@ pub(crate) fn test(options: &TestOptions) -> Ending {
         outcomes: Vec::new(),
         summary: Summary::default(),
     };
+    let jobs = options
+        .jobs
+        .or_else(|| std::thread::available_parallelism().ok());
+    let jobs = jobs.map_or(1, usize::from).min(selected.len());
+    let workers = program.filter(|_| jobs > 1).map(|program| Workers {
+        program,
+        jobs,
+        options,
+    });
     let mut subjects = Subjects::default();
     let mut cases_seen = 0;
     for backend in backends {
@@ -50,8 +62,7 @@ pub(crate) fn test(options: &TestOptions) -> Ending {
             pipelines: HashMap::new(),
         };
         runner.prepare(&selected, &mut subjects);
-        for item in &selected {
-            let outcome = runner.run(item, &mut subjects);
+        let mut note = |outcome: Outcome| {
             cases_seen += outcome.passed
                 + outcome.failed()
                 + outcome.skipped.len()
@@ -60,6 +71,14 @@ pub(crate) fn test(options: &TestOptions) -> Ending {
                 outcome.print(options.seed);
             }
             run.outcomes.push(outcome);
+        };
+        match &workers {
+            Some(workers) => workers.run(backend, &selected, &mut note),
+            None => {
+                for item in &selected {
+                    note(runner.run(item, &mut subjects));
+                }
+            }
         }
         for orphan in &orphans {
             let mut outcome = Outcome::new(orphan.name, "", "", backend);
@@ -83,6 +102,38 @@ pub(crate) fn test(options: &TestOptions) -> Ending {
         eprintln!("{}", explain_empty("test", &options.selection, names));
     }
     run.summary.ending(nothing)
+}
+
+/// A process of [`Workers`]: reads numbers of tests in the selection, a line each, and answers each
+/// with its outcome.
+pub(crate) fn worker(options: &TestOptions) -> Ending {
+    let [backend] = options.selection.backend[..] else {
+        eprintln!("a worker has one backend");
+        return Ending::Usage;
+    };
+    let (selected, _) = select(tests(), &options.selection);
+    let device = match open(backend) {
+        Ok(device) => device,
+        Err(error) => {
+            eprintln!("{error}");
+            return Ending::BackendMissing;
+        }
+    };
+    let mut runner = Runner {
+        device,
+        options,
+        pipelines: HashMap::new(),
+    };
+    let mut subjects = Subjects::default();
+    for line in std::io::stdin().lock().lines() {
+        let number = line.ok().and_then(|line| line.trim().parse::<usize>().ok());
+        let Some(item) = number.and_then(|number| selected.get(number)) else {
+            eprintln!("a worker reads numbers of tests, below {}", selected.len());
+            return Ending::Usage;
+        };
+        workers::answer(&runner.run(item, &mut subjects));
+    }
+    Ending::Passed
 }
 
 /// Opens a backend and notes it.
@@ -392,7 +443,7 @@ pub(crate) fn judge(
     );
     errors.push(CaseErrors {
         case: case.name.clone(),
-        variant: variant.name(),
+        variant: variant.name().to_owned(),
         output: tensor.name.clone(),
         compared: report.compared,
         max_absolute: report.max_absolute,
