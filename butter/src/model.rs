@@ -114,6 +114,15 @@ pub enum ModelError {
         /// Positions reserved.
         capacity: usize,
     },
+    /// Activations of 8 bits were asked for, and nothing would read them.
+    #[error(
+        "no product of this model takes activations of 8 bits on `{backend}`: \
+         weights of the types Q4_0, Q4_1 and Q8_0 do, on `cpu`"
+    )]
+    NoRoundedProducts {
+        /// The backend's name.
+        backend: String,
+    },
     /// A token past the vocabulary.
     #[error("token {token} is past the vocabulary of {vocab_size}")]
     Token {

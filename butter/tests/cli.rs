@@ -99,6 +99,19 @@ fn wrong_command_lines_exit_2_and_wrong_input_exits_1() {
     ]);
 
     let wrong = |arguments: &[&str]| error_line(&butter(arguments));
+    let line = wrong(&[
+        "logits",
+        "--model",
+        concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../tests/data/models/llama/bf16"
+        ),
+        "--prompt-ids",
+        "1",
+        "--activations",
+        "q8",
+    ]);
+    assert!(line.contains("activations of 8 bits"), "{line}");
     let missing = folder.path().join("absent.gguf").display().to_string();
     assert!(wrong(&["generate", "--model", &missing, "--prompt", "a"]).contains("absent.gguf"));
     let line = wrong(&[

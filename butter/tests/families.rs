@@ -12,7 +12,7 @@ use std::io::Write as _;
 
 use butter::checkpoint::Checkpoint;
 use butter::config::ModelConfig;
-use butter::engine::{DeviceModel, EngineOptions, MemoryPlan};
+use butter::engine::{DeviceModel, EngineOptions, MemoryPlan, ProductInputs};
 use butter::generate::{Generator, Request};
 use butter::model::{Model, RowOutput, RowResult, SequenceId, StepRow};
 use butter::sampler::Sampler;
@@ -121,6 +121,7 @@ fn load(checkpoint: &Checkpoint, backend: Backend, max_step_rows: usize) -> Devi
     let device = iron_runtime::open(backend).expect("opened before");
     let options = EngineOptions {
         dtype: iron_ir::Scalar::F32,
+        product_inputs: ProductInputs::Exact,
         max_sequences: 8,
         max_step_rows,
         cache_positions: 8 * 192,

@@ -8,7 +8,8 @@ mod support;
 
 use butter::chat::{ChatTemplate, RenderedChat, parse_messages};
 use butter::checkpoint::Checkpoint;
-use butter::generate::{Generator, Request};
+use butter::cli::{ActivationType, Activations, Backend, open_model};
+use butter::generate::{Generator, Request, prompt_logits};
 use butter::model::Model;
 use butter::sampler::Sampler;
 use butter::tokenizer::Tokenizer;
@@ -188,4 +189,35 @@ fn logits_are_the_references() {
     }
     println!("largest difference of the top 20 logits: {worst:e}");
     assert!(worst < 1e-3, "{worst}");
+}
+
+/// What rounding activations to 8 bits costs: the prompts' last logits beside the reference's.
+#[test]
+fn activations_of_8_bits_stay_near_the_reference() {
+    let Some(path) = smollm2("activations_of_8_bits_stay_near_the_reference") else {
+        return;
+    };
+    let checkpoint = Checkpoint::open(&path).expect("the file loads");
+    let (backend, dtype) = (Backend::Cpu, ActivationType::F32);
+    let mut model = open_model(&checkpoint, backend, dtype, Activations::Q8).expect("opens");
+    let (mut worst, mut sum, mut count, mut firsts) = (0.0f64, 0.0, 0, 0);
+    let prompts = goldens();
+    for prompt in &prompts {
+        let logits = prompt_logits(model.as_mut(), &ids(&prompt["prompt_ids"])).expect("runs");
+        let largest = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]));
+        firsts += usize::from(largest == prompt["greedy"][0].as_u64().map(|id| id as usize));
+        for entry in prompt["top20"].as_array().expect("top20") {
+            let token = entry[0].as_u64().expect("an id") as usize;
+            let off = (f64::from(logits[token]) - entry[1].as_f64().expect("a logit")).abs();
+            (worst, sum, count) = (worst.max(off), sum + off, count + 1);
+        }
+    }
+    let mean = sum / f64::from(count);
+    println!(
+        "top 20 logits of {} prompts: off by {mean:.4} in the mean, {worst:.4} at most; {firsts} first tokens equal",
+        prompts.len()
+    );
+    // Rounding shows, and is small beside logits of about 20.
+    assert!(mean > 1e-3 && mean < 0.25 && worst < 1.5, "{mean} {worst}");
+    assert!(firsts + 2 >= prompts.len(), "{firsts}");
 }

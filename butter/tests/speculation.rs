@@ -5,7 +5,7 @@
 mod support;
 
 use butter::checkpoint::Checkpoint;
-use butter::engine::{DeviceModel, EngineOptions};
+use butter::engine::{DeviceModel, EngineOptions, ProductInputs};
 use butter::speculate::speculate;
 use iron_runtime::Backend;
 use support::{data, ids, json};
@@ -15,6 +15,7 @@ fn load(family: &str) -> DeviceModel {
     let checkpoint = Checkpoint::open(&path).expect("the checkpoint loads");
     let options = EngineOptions {
         dtype: iron_ir::Scalar::F32,
+        product_inputs: ProductInputs::Exact,
         max_sequences: 1,
         max_step_rows: 64,
         cache_positions: 256,

@@ -12,7 +12,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use butter::checkpoint::Checkpoint;
-use butter::engine::{DeviceModel, EngineOptions};
+use butter::engine::{DeviceModel, EngineOptions, ProductInputs};
 use butter::generate::{Generator, Request, prompt_logits};
 use butter::sampler::Sampler;
 use iron_runtime::Backend;
@@ -42,6 +42,7 @@ fn agrees(path: &Path, goldens: &Json, prompts: usize, tokens: usize, bound: f32
         };
         let options = EngineOptions {
             dtype: iron_ir::Scalar::F32,
+            product_inputs: ProductInputs::Exact,
             max_sequences: 1,
             max_step_rows: 64,
             cache_positions: 1024,

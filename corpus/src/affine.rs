@@ -175,7 +175,7 @@ pub fn affine_rows<T: Float, const BITS: u32>(
 }
 
 /// Matrices as the module's doc defines them.
-struct Weights<'a> {
+pub(crate) struct Weights<'a> {
     bits: usize,
     inner: usize,
     d: &'a [f64],
@@ -184,7 +184,7 @@ struct Weights<'a> {
 }
 
 impl Weights<'_> {
-    fn of(inputs: &Inputs, bits: u64, inner: u64) -> Weights<'_> {
+    pub(crate) fn of(inputs: &Inputs, bits: u64, inner: u64) -> Weights<'_> {
         Weights {
             bits: bits as usize,
             inner: inner as usize,
@@ -194,7 +194,7 @@ impl Weights<'_> {
         }
     }
 
-    fn at(&self, n: usize, k: usize) -> f64 {
+    pub(crate) fn at(&self, n: usize, k: usize) -> f64 {
         let block = (n * self.inner + k) / 32;
         let (i, l, fields) = (k % 32 / 4, k % 4, 32 / self.bits);
         let word = self.quants[block * self.bits + i / fields * 4 + l];
@@ -204,7 +204,7 @@ impl Weights<'_> {
 }
 
 /// Rows, outputs, blocks a row. The last has more blocks than are held at once.
-const PRODUCTS: [(u64, u64, u64); 6] = [
+pub(crate) const PRODUCTS: [(u64, u64, u64); 6] = [
     (0, 3, 1),
     (1, 1, 1),
     (2, 5, 18),
@@ -266,7 +266,7 @@ fn affine_rows_match_definition(t: &mut Cases) {
 }
 
 /// Rows, outputs and inputs of SmolLM2-135M's feed-forward and of its vocabulary projection.
-const BENCHED: [(u64, u64, u64); 4] = [
+pub(crate) const BENCHED: [(u64, u64, u64); 4] = [
     (1, 1536, 576),
     (1, 576, 1536),
     (1, 49_152, 576),

@@ -4,6 +4,7 @@
 //! Every kernel is generic over `f32`, `f16` and `bf16` and accumulates in f32.
 
 pub mod affine;
+pub mod affine_q8;
 pub mod attention;
 pub mod elementwise;
 pub mod latent;

@@ -117,6 +117,12 @@ operators! {
         MaxNan = "max_nan",
         /// Upper half of the double-width integer product.
         MulHigh = "mul_high",
+        /// `i32` and `u32` alone: sum of the four products of the operands' bytes, each with the
+        /// type's sign. It cannot overflow.
+        Dot4 = "dot4",
+        /// `i32` alone: as [`BinaryOp::Dot4`], where the first operand's bytes have no sign and
+        /// the second's are signed.
+        Dot4Mixed = "dot4_mixed",
         /// `x^y` of floats.
         Pow = "pow",
     }

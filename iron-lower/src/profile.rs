@@ -277,6 +277,8 @@ const C_FAMILY: Legal = Legal {
     native_total_division: true,
     has_erf: true,
     has_tanh: true,
+    has_dot4: false,
+    has_dot4_mixed: false,
     native_collectives: false,
     shared_bytes_limit: 0,
     tile_route: TileRoute::Loops,

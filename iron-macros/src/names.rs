@@ -49,7 +49,7 @@ pub const METHODS: &[&[Entry]] = &[
     entries![Beside:
         min max min_nan max_nan powf mul_add clamp
         wrapping_add wrapping_sub wrapping_mul wrapping_shl wrapping_shr
-        mul_high div_ceil abs_diff saturating_sub pow
+        mul_high dot4 dot4_mixed div_ceil abs_diff saturating_sub pow
         dim row row_mut load2 load4 load8 store2 store4 store8
         atomic_add atomic_min atomic_max atomic_and atomic_or atomic_xor atomic_exchange
         atomic_compare_exchange atomic_load atomic_store

@@ -151,6 +151,7 @@ fn commutes(op: BinaryOp) -> bool {
             | BinaryOp::Or
             | BinaryOp::Xor
             | BinaryOp::MulHigh
+            | BinaryOp::Dot4
     )
 }
 

@@ -42,6 +42,10 @@ pub struct Legal {
     pub has_erf: bool,
     /// `tanh` of `f32`, within the specification's bound.
     pub has_tanh: bool,
+    /// [`BinaryOp::Dot4`](iron_ir::op::BinaryOp::Dot4) in one instruction.
+    pub has_dot4: bool,
+    /// [`BinaryOp::Dot4Mixed`](iron_ir::op::BinaryOp::Dot4Mixed) in one instruction.
+    pub has_dot4_mixed: bool,
     /// Collectives of a workgroup and reductions of a subgroup are the lowering's own.
     pub native_collectives: bool,
     /// Bytes of shared memory of a workgroup. Informs tactics; the profile's check enforces it.
@@ -72,6 +76,8 @@ impl Legal {
         native_total_division: false,
         has_erf: false,
         has_tanh: true,
+        has_dot4: false,
+        has_dot4_mixed: false,
         native_collectives: false,
         shared_bytes_limit: 32 * 1024,
         tile_route: TileRoute::Loops,

@@ -92,6 +92,24 @@ pub fn row_integers<T: Int>(
     }
 }
 
+/// Products of the four bytes of `i32` or `u32`.
+#[kernel(grid = [ceil_div(n, 64)], workgroup = 64, instances(T = [i32, u32]))]
+pub fn row_bytes<T: FourBytes>(a: &Tensor<T, (n,)>, b: &Tensor<T, (n,)>, y: &mut Tensor<T, (n,)>) {
+    let i = global_id(0);
+    if i < n {
+        y[i] = a[i].dot4(b[i]);
+    }
+}
+
+/// Products of four bytes without sign and four signed ones.
+#[kernel(grid = [ceil_div(n, 64)], workgroup = 64)]
+pub fn row_mixed_bytes(a: &Tensor<i32, (n,)>, b: &Tensor<i32, (n,)>, y: &mut Tensor<i32, (n,)>) {
+    let i = global_id(0);
+    if i < n {
+        y[i] = a[i].dot4_mixed(b[i]);
+    }
+}
+
 /// Operations of one integer.
 #[kernel(grid = [ceil_div(n, 64)], workgroup = 64,
          instances(T = [i8, i16, i32, i64, u8, u16, u32, u64]))]
@@ -379,6 +397,12 @@ pub fn choice(row: &Row) -> Option<Choice> {
     }
     if name == "select" {
         return plain("row_select", from.to_string());
+    }
+    if name == "dot4" {
+        return plain("row_bytes", from.to_string());
+    }
+    if name == "dot4_mixed" {
+        return plain("row_mixed_bytes", String::new());
     }
     if from.is_int() {
         among(

@@ -187,6 +187,22 @@ fn integer_pair(rows: &mut Vec<Row>, scalar: Scalar, a: u64, b: u64) {
         ((a as u128 * b as u128) >> w) as u64
     };
     add("mul_high", scalar, upper);
+    let dot = |signed: [bool; 2]| {
+        let bytes = [a, b].map(|word| (word as u32).to_le_bytes());
+        let number = |byte: u8, signed| match signed {
+            true => i128::from(byte as i8),
+            false => i128::from(byte),
+        };
+        let products =
+            (0..4).map(|j| number(bytes[0][j], signed[0]) * number(bytes[1][j], signed[1]));
+        cut(products.sum())
+    };
+    if matches!(scalar, Scalar::I32 | Scalar::U32) {
+        add("dot4", scalar, dot([scalar.is_signed(); 2]));
+    }
+    if scalar == Scalar::I32 {
+        add("dot4_mixed", scalar, dot([false, true]));
+    }
     for (name, holds) in [
         ("eq", x == y),
         ("ne", x != y),

@@ -317,6 +317,18 @@ fn integer_arithmetic() {
             let text = elementwise(&[("a", ty), ("b", ty)], ty, &body);
             Case::new(&[300]).bits().check(&text);
         }
+        let dots: &[&str] = match scalar {
+            Scalar::I32 => &["dot4", "dot4_mixed"],
+            Scalar::U32 => &["dot4"],
+            _ => &[],
+        };
+        for op in dots {
+            for ty in [scalar.x(1), scalar.x(4)] {
+                let body = format!("%r: {ty} = {op} %a, %b");
+                let text = elementwise(&[("a", ty), ("b", ty)], ty, &body);
+                Case::new(&[300]).bits().check(&text);
+            }
+        }
         let wide = scalar.x(4);
         let body = format!("%q: {wide} = div %a, %b\n    %r: {wide} = shr %q, %b");
         Case::new(&[70])

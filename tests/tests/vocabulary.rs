@@ -79,6 +79,7 @@ pub fn integers(x: &Tensor<u32, (n,)>, y: &mut Tensor<u32, (n,)>) {
     sum ^= a.wrapping_shl(b) ^ a.wrapping_shr(b) ^ a.mul_high(b) ^ a.div_ceil(b);
     sum ^= a.abs_diff(b) ^ a.saturating_sub(b) ^ a.pow(3);
     sum ^= a.count_ones() ^ a.leading_zeros() ^ a.trailing_zeros() ^ a.reverse_bits();
+    sum ^= a.dot4(b) ^ (a as i32).dot4_mixed(b as i32) as u32;
     y[i] = sum ^ a.is_power_of_two() as u32;
 }
 

@@ -117,13 +117,17 @@ impl AttentionBlock {
             Some(_) => (&step.tables.window, &step.window_slot),
             None => (&step.tables.full, &step.full_slot),
         };
-        let query = self.biased_projection(planner, &self.query, x, 0);
+        // All products of `x` first: those that follow one another share its rounding.
+        let query = planner.projected(&self.query, x);
+        let [key, value] =
+            [&self.key, &self.value].map(|w| w.as_ref().map(|w| planner.projected(w, x)));
+        let query = self.biased(planner, query, 0);
         let query = self.normed_heads(planner, step, query, self.query_norm.as_ref());
-        match &self.key {
+        match key {
             Some(key) => {
-                let key = self.biased_projection(planner, key, x, 1);
-                let value = match &self.value {
-                    Some(value) => self.biased_projection(planner, value, x, 2),
+                let key = self.biased(planner, key, 1);
+                let value = match value {
+                    Some(value) => self.biased(planner, value, 2),
                     None => key.clone(),
                 };
                 let key = self.normed_heads(planner, step, key, self.key_norm.as_ref());
@@ -168,15 +172,8 @@ impl AttentionBlock {
         }
     }
 
-    /// The query, key or value projection of `x`, by its place among the biases.
-    fn biased_projection(
-        &self,
-        planner: &mut Planner,
-        w: &Matrix,
-        x: &Activation,
-        place: usize,
-    ) -> Activation {
-        let projected = planner.projected(w, x);
+    /// A projection with its bias, by its place among them, if there are any.
+    fn biased(&self, planner: &mut Planner, projected: Activation, place: usize) -> Activation {
         match &self.biases {
             Some(biases) => planner.biased(&projected, &biases[place]),
             None => projected,

@@ -7,7 +7,7 @@ use iron_runtime::{Backend, Device, DeviceError, Tensor};
 
 use super::pack::{BLOCK, PackedFormat, pack, pack_affine};
 use super::pack_k::{KPlanes, bits_of, pack_k};
-use super::plan::{Activation, Planner};
+use super::plan::{Activation, Planner, ProductInputs};
 use crate::gguf::DequantiseError;
 use crate::model::ModelError;
 use crate::weights::{WeightMatrix, WeightVector};
@@ -183,6 +183,8 @@ pub fn failed<T>(result: Result<T, DeviceError>) -> Result<T, ModelError> {
 pub enum Family {
     /// `affine`.
     Affine,
+    /// `affine_q8`.
+    AffineQ8,
     /// `attention`.
     Attention,
     /// `elementwise`.
@@ -216,6 +218,7 @@ impl Family {
     pub const fn module(self) -> &'static str {
         match self {
             Family::Affine => "iron_corpus::affine",
+            Family::AffineQ8 => "iron_corpus::affine_q8",
             Family::Attention => "iron_corpus::attention",
             Family::Elementwise => "iron_corpus::elementwise",
             Family::Latent => "iron_corpus::latent",
@@ -264,8 +267,20 @@ impl Planner {
                 // Rows that share a reading of the weights; the result is the same either way.
                 let rows = if x.shape()[0] == 1 { 1 } else { 4 };
                 let suffix = format!("-BITS={bits}-ROWS={rows}");
-                let operands = [x.into(), d.into(), m.into(), quants.into(), y.into()];
-                self.launch(Family::Affine, "affine_product", &suffix, operands);
+                let weights = [d.into(), m.into(), quants.into(), y.into()];
+                match self.product_inputs {
+                    ProductInputs::Exact => {
+                        let operands = [x.into()].into_iter().chain(weights);
+                        self.launch(Family::Affine, "affine_product", &suffix, operands);
+                    }
+                    ProductInputs::Q8 => {
+                        let x = self.rounded(x, *bits);
+                        let inputs = [x.scales.into(), x.sums.into(), x.quants.into()];
+                        let operands = inputs.into_iter().chain(weights);
+                        self.launch(Family::AffineQ8, "affine_product_q8", &suffix, operands);
+                        self.keep_rounded();
+                    }
+                }
             }
             Matrix::KQuant {
                 bits,

@@ -19,4 +19,5 @@ mod step;
 
 pub use model::{DeviceModel, EngineOptions, Prepared};
 pub use pack::{AffinePlanes, BLOCK, PackedFormat, Planes, pack, pack_affine};
+pub use plan::ProductInputs;
 pub use state::MemoryPlan;

@@ -8,7 +8,7 @@ use iron_runtime::{Device, Graph as Recording, Tensor};
 
 use super::matrix::failed;
 use super::pages::{Forgetting, PageTable};
-use super::plan::{Activation, PlacedStep, Planner};
+use super::plan::{Activation, PlacedStep, Planner, ProductInputs};
 use super::state::{BLOCK_SIZE, BlockTables, CacheShape};
 use super::step::{Graph, Inputs, Results, SPLIT, Segments, StepContext, StepKey};
 use crate::checkpoint::Checkpoint;
@@ -25,6 +25,8 @@ const MAX_STEPS: usize = 64;
 pub struct EngineOptions {
     /// Type of activations and cache: `f32`, `f16` or `bf16`.
     pub dtype: Scalar,
+    /// What products with packed weights read; other than `Exact` on the CPU alone.
+    pub product_inputs: ProductInputs,
     /// Sequences that may be open at once.
     pub max_sequences: usize,
     /// Most rows of one step.
@@ -141,11 +143,17 @@ impl DeviceModel {
         } else {
             32
         };
-        let mut planner = Planner::new(self.options.dtype, lanes);
+        let product_inputs = self.options.product_inputs;
+        let mut planner = Planner::new(self.options.dtype, lanes, product_inputs);
         let context = self.context_of(key)?;
         let logits = self
             .graph
             .plan(&mut planner, &context, &self.inputs, &self.results)?;
+        if product_inputs == ProductInputs::Q8 && !planner.has_rounded() {
+            return Err(ModelError::NoRoundedProducts {
+                backend: self.device.backend().name().to_owned(),
+            });
+        }
         Ok((planner.place(), logits))
     }
 

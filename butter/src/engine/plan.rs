@@ -18,7 +18,7 @@ use super::matrix::{Family, failed};
 use crate::model::ModelError;
 
 /// A view of an activation whose place is not known yet.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Activation {
     index: usize,
     scalar: Scalar,
@@ -136,6 +136,37 @@ impl From<u32> for Operand {
     }
 }
 
+/// What products with packed weights read on the CPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ProductInputs {
+    /// The activations as they are.
+    #[default]
+    Exact,
+    /// The activations rounded to 8 bits in blocks of 32, as llama.cpp does it.
+    Q8,
+}
+
+/// An activation rounded to 8 bits (see the corpus's `affine_q8` module).
+#[derive(Clone)]
+pub struct RoundedActivation {
+    /// `[rows, blocks]`, f32.
+    pub scales: Activation,
+    /// `[rows, blocks]`, f32.
+    pub sums: Activation,
+    /// `[rows, 8 * blocks]`, i32.
+    pub quants: Activation,
+}
+
+/// The activation that was rounded last.
+struct Rounded {
+    of: Activation,
+    /// Bits of the weights that it is rounded for.
+    bits: usize,
+    /// Launches so far, when nothing had written to it yet.
+    launches: usize,
+    rounded: RoundedActivation,
+}
+
 struct PlannedLaunch {
     family: Family,
     kernel: String,
@@ -149,6 +180,9 @@ pub struct Planner {
     pub dtype: Scalar,
     /// Threads that share an output of a matrix-vector product.
     pub lanes: u32,
+    /// What products with packed weights read.
+    pub product_inputs: ProductInputs,
+    rounded: Option<Rounded>,
     bytes: Vec<u64>,
     kept: Vec<usize>,
     launches: Vec<PlannedLaunch>,
@@ -163,10 +197,12 @@ pub struct PlacedStep {
 
 impl Planner {
     /// An empty step on activations of type `dtype`.
-    pub fn new(dtype: Scalar, lanes: u32) -> Self {
+    pub fn new(dtype: Scalar, lanes: u32, product_inputs: ProductInputs) -> Self {
         Self {
             dtype,
             lanes,
+            product_inputs,
+            rounded: None,
             bytes: Vec::new(),
             kept: Vec::new(),
             launches: Vec::new(),
@@ -189,6 +225,51 @@ impl Planner {
             strides: contiguous_strides(shape),
             offset: 0,
         }
+    }
+
+    /// `x` rounded to 8 bits for weights of `bits` bits. Products that follow one another and read
+    /// the same activation share the rounding; any other launch might change it.
+    pub fn rounded(&mut self, x: &Activation, bits: usize) -> RoundedActivation {
+        if let Some(last) = &self.rounded
+            && last.of == *x
+            && last.bits == bits
+            && last.launches == self.launches.len()
+        {
+            return last.rounded.clone();
+        }
+        let (rows, blocks) = (x.shape()[0], x.shape()[1] / 32);
+        let rounded = RoundedActivation {
+            scales: self.activation_of(Scalar::F32, &[rows, blocks]),
+            sums: self.activation_of(Scalar::F32, &[rows, blocks]),
+            quants: self.activation_of(Scalar::I32, &[rows, 8 * blocks]),
+        };
+        let RoundedActivation {
+            scales,
+            sums,
+            quants,
+        } = &rounded;
+        let operands = [x.into(), scales.into(), sums.into(), quants.into()];
+        let suffix = format!("-BITS={bits}");
+        self.launch(Family::AffineQ8, "quantize_q8", &suffix, operands);
+        self.rounded = Some(Rounded {
+            of: x.clone(),
+            bits,
+            launches: self.launches.len(),
+            rounded: rounded.clone(),
+        });
+        rounded
+    }
+
+    /// Says that the last launch left the activation as it was that [`Self::rounded`] gave last.
+    pub fn keep_rounded(&mut self) {
+        if let Some(rounded) = &mut self.rounded {
+            rounded.launches = self.launches.len();
+        }
+    }
+
+    /// Whether any activation was rounded.
+    pub fn has_rounded(&self) -> bool {
+        self.rounded.is_some()
     }
 
     /// Keeps an activation until the step's end, to be read back.
@@ -312,7 +393,7 @@ mod tests {
 
     #[test]
     fn activations_share_bytes_only_when_their_lives_are_apart() {
-        let mut planner = Planner::new(Scalar::F32, 1);
+        let mut planner = Planner::new(Scalar::F32, 1, ProductInputs::Exact);
         let [a, b, c, d] = [64, 64, 64, 64].map(|n| planner.activation(&[n]));
         launch(&mut planner, &[&a, &b]);
         launch(&mut planner, &[&b, &c]);

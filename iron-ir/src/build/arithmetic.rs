@@ -104,6 +104,8 @@ impl Builder {
                 ty.scalar.is_int() || ty.scalar == Scalar::Bool
             }
             BinaryOp::Rem | BinaryOp::Shl | BinaryOp::Shr | BinaryOp::MulHigh => ty.scalar.is_int(),
+            BinaryOp::Dot4 => matches!(ty.scalar, Scalar::I32 | Scalar::U32),
+            BinaryOp::Dot4Mixed => ty.scalar == Scalar::I32,
             BinaryOp::MinNan | BinaryOp::MaxNan | BinaryOp::Pow => ty.scalar.is_float(),
         };
         if !allowed {

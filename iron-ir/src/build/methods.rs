@@ -62,6 +62,8 @@ fn binary_method(name: &str) -> Option<BinaryOp> {
         "wrapping_sub" => BinaryOp::Sub,
         "wrapping_mul" => BinaryOp::Mul,
         "mul_high" => BinaryOp::MulHigh,
+        "dot4" => BinaryOp::Dot4,
+        "dot4_mixed" => BinaryOp::Dot4Mixed,
         _ => return None,
     })
 }

@@ -253,6 +253,8 @@ pub fn binary(op: BinaryOp, a: Const, b: Const) -> Const {
                 BinaryOp::Max => x.max(y),
                 BinaryOp::MulHigh if scalar.is_signed() => (x * y) >> scalar.bits(),
                 BinaryOp::MulHigh => ((x as u128 * y as u128) >> scalar.bits()) as i128,
+                BinaryOp::Dot4 => dot4(a.bits, b.bits, [scalar.is_signed(); 2]),
+                BinaryOp::Dot4Mixed => dot4(a.bits, b.bits, [false, true]),
                 BinaryOp::MinNan | BinaryOp::MaxNan | BinaryOp::Pow => 0,
             };
             Const::int(scalar, value)
@@ -265,6 +267,17 @@ pub fn binary(op: BinaryOp, a: Const, b: Const) -> Const {
         }),
         Class::Packed => Const::zero(scalar),
     }
+}
+
+/// Sum of the products of the lowest four bytes of each, which are signed or not.
+fn dot4(a: u64, b: u64, signed: [bool; 2]) -> i128 {
+    let byte = |bits: u64, j: u32, signed: bool| match (bits >> (8 * j)) as u8 {
+        byte if signed => i128::from(byte as i8),
+        byte => i128::from(byte),
+    };
+    (0..4)
+        .map(|j| byte(a, j, signed[0]) * byte(b, j, signed[1]))
+        .sum()
 }
 
 fn float_binary(op: BinaryOp, a: Const, b: Const) -> Const {
@@ -291,7 +304,9 @@ fn float_binary(op: BinaryOp, a: Const, b: Const) -> Const {
         | BinaryOp::Xor
         | BinaryOp::Shl
         | BinaryOp::Shr
-        | BinaryOp::MulHigh => Const::zero(scalar),
+        | BinaryOp::MulHigh
+        | BinaryOp::Dot4
+        | BinaryOp::Dot4Mixed => Const::zero(scalar),
     }
 }
 

@@ -50,6 +50,47 @@ pub trait Int:
     fn reverse_bits(self) -> Self;
 }
 
+/// An integer whose four bytes are numbers themselves, the lowest first: `i32` (signed bytes) or
+/// `u32` (bytes without sign).
+pub trait FourBytes: Int {
+    /// Sum of the four products of the bytes, each with the type's sign. It cannot overflow.
+    #[must_use]
+    fn dot4(self, other: Self) -> Self;
+}
+
+/// An integer whose bytes can be taken either way: `i32`.
+pub trait MixedBytes: FourBytes {
+    /// As [`FourBytes::dot4`], where the bytes of `self` have no sign and those of `other` are
+    /// signed.
+    #[must_use]
+    fn dot4_mixed(self, other: Self) -> Self;
+}
+
+impl FourBytes for i32 {
+    fn dot4(self, other: i32) -> i32 {
+        let products = self.to_le_bytes().into_iter().zip(other.to_le_bytes());
+        products
+            .map(|(a, b)| i32::from(a as i8) * i32::from(b as i8))
+            .sum()
+    }
+}
+
+impl FourBytes for u32 {
+    fn dot4(self, other: u32) -> u32 {
+        let products = self.to_le_bytes().into_iter().zip(other.to_le_bytes());
+        products.map(|(a, b)| u32::from(a) * u32::from(b)).sum()
+    }
+}
+
+impl MixedBytes for i32 {
+    fn dot4_mixed(self, other: i32) -> i32 {
+        let products = self.to_le_bytes().into_iter().zip(other.to_le_bytes());
+        products
+            .map(|(a, b)| i32::from(a) * i32::from(b as i8))
+            .sum()
+    }
+}
+
 macro_rules! ints {
     ($($t:ty)*) => { $(
         impl Int for $t {
@@ -90,7 +131,19 @@ ints!(i8 i16 i32 i64 u8 u16 u32 u64 usize);
 
 #[cfg(test)]
 mod tests {
-    use super::Int;
+    use super::{FourBytes, Int, MixedBytes};
+
+    #[test]
+    fn dot_products_of_bytes() {
+        assert_eq!((-1i32).dot4(-1), 4);
+        assert_eq!(
+            i32::from_le_bytes([0x80; 4]).dot4(i32::from_le_bytes([0x80; 4])),
+            65_536
+        );
+        assert_eq!(u32::MAX.dot4(u32::MAX), 260_100);
+        assert_eq!((-1i32).dot4_mixed(i32::from_le_bytes([0x80; 4])), -130_560);
+        assert_eq!(0x0403_0201i32.dot4_mixed(0x0102_03ff), 4 + 6 + 6 - 1);
+    }
 
     #[test]
     fn upper_half_of_products() {

@@ -27,7 +27,7 @@ pub use atomic::{Atomic, AtomicInt};
 pub use convert::{Bitcast, Convert, ConvertTarget};
 pub use group::*;
 pub use half::{bf16, f16};
-pub use integer::Int;
+pub use integer::{FourBytes, Int, MixedBytes};
 pub use math::{ceil_div, erf, fma, rsqrt, select};
 pub use packed::{E8M0, F4E2M1x2, F8E4M3, F8E5M2, Int4x8};
 pub use places::*;

@@ -6,7 +6,7 @@ use std::ops::{
 };
 
 use super::convert::{Convert, ConvertTarget};
-use super::integer::Int;
+use super::integer::{FourBytes, Int, MixedBytes};
 use super::scalar::{Element, Float, Number};
 
 /// `N` lanes of `T`, where `N` is 2, 4 or 8. Lane 0 is first in memory.
@@ -83,6 +83,22 @@ impl<T: Convert, const N: usize> Vector<T, N> {
     /// Each lane converted to `f32`.
     pub fn to_f32(self) -> Vector<f32, N> {
         self.map(T::to_f32)
+    }
+}
+
+impl<T: FourBytes, const N: usize> Vector<T, N> {
+    /// Of each lane, as [`FourBytes::dot4`].
+    #[must_use]
+    pub fn dot4(self, other: Self) -> Self {
+        self.zip(other, T::dot4)
+    }
+}
+
+impl<T: MixedBytes, const N: usize> Vector<T, N> {
+    /// Of each lane, as [`MixedBytes::dot4_mixed`].
+    #[must_use]
+    pub fn dot4_mixed(self, other: Self) -> Self {
+        self.zip(other, T::dot4_mixed)
     }
 }
 

@@ -118,7 +118,7 @@ pub(super) fn check(kernel: &Kernel, value: Value) -> Result<(), String> {
         Op::Binary(op, a, b) => {
             same(*a, *b, op.name())?;
             let from = of(*a);
-            if !binary_allowed(*op, from.scalar.class()) {
+            if !binary_allowed(*op, from.scalar) {
                 return Err(format!("{value}: no `{}` of {from}", op.name()));
             }
             is(from, op.name())
@@ -200,7 +200,8 @@ pub(super) fn check(kernel: &Kernel, value: Value) -> Result<(), String> {
     }
 }
 
-fn binary_allowed(op: BinaryOp, class: Class) -> bool {
+fn binary_allowed(op: BinaryOp, scalar: Scalar) -> bool {
+    let class = scalar.class();
     let int = matches!(class, Class::Signed | Class::Unsigned);
     let float = class == Class::Float;
     match op {
@@ -212,6 +213,8 @@ fn binary_allowed(op: BinaryOp, class: Class) -> bool {
         | BinaryOp::Max => int || float,
         BinaryOp::Rem | BinaryOp::Shl | BinaryOp::Shr | BinaryOp::MulHigh => int,
         BinaryOp::And | BinaryOp::Or | BinaryOp::Xor => int || class == Class::Bool,
+        BinaryOp::Dot4 => matches!(scalar, Scalar::I32 | Scalar::U32),
+        BinaryOp::Dot4Mixed => scalar == Scalar::I32,
         BinaryOp::MinNan | BinaryOp::MaxNan | BinaryOp::Pow => float,
     }
 }

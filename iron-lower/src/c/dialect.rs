@@ -92,6 +92,11 @@ pub(crate) trait Dialect {
     /// `count_ones`, `leading_zeros`, `trailing_zeros`, `reverse_bits` of an unsigned integer of
     /// 32 or 64 bits, as an unsigned integer.
     fn bit_function(&self, op: UnaryOp, wide: bool, operand: &Expr) -> Expr;
+    /// The function of two `i32` or `u32` and a third to add to [`BinaryOp::Dot4`] of them, where
+    /// the language has one.
+    fn dot4(&self) -> Option<&'static str> {
+        None
+    }
     /// Upper half of a product of 32- or 64-bit integers.
     fn mul_high(&self, scalar: Scalar) -> &'static str;
 

@@ -195,6 +195,11 @@ impl Ops<'_> {
                     self.dialect.cast(self.dialect.scalar_type(scalar), &high)
                 }
             }
+            BinaryOp::Dot4 if is_int && self.dialect.dot4().is_some() => {
+                let name = self.dialect.dot4().unwrap_or_default();
+                let zero = Expr::primary(if scalar.is_signed() { "0" } else { "0u" });
+                Expr::call(name, &[a.clone(), b.clone(), zero])
+            }
             BinaryOp::Pow if class == Class::Float => {
                 Expr::call(&self.dialect.pow(scalar, self.approximate), &both())
             }

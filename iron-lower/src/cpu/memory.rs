@@ -63,6 +63,23 @@ impl Emitter<'_, '_> {
         )
     }
 
+    /// An index as 64-bit terms and a constant; see [`Self::index_parts`].
+    fn index_terms(&mut self, value: Value, depth: u32) -> Result<(Vec<Rep>, i64), CpuError> {
+        let opens = !is_narrow(self.ty(value).scalar) || self.is_natural(value, 16);
+        match self.kernel.values[value].op {
+            Op::Binary(BinaryOp::Add, a, b) if depth > 0 && opens => {
+                let (mut terms, m) = self.index_terms(a, depth - 1)?;
+                let (more, n) = self.index_terms(b, depth - 1)?;
+                terms.extend(more);
+                Ok((terms, m.wrapping_add(n)))
+            }
+            _ => {
+                let (part, n) = self.index_parts(value, depth)?;
+                Ok((part.into_iter().collect(), n))
+            }
+        }
+    }
+
     /// An index as a 64-bit part that varies and a constant, which the access's own offset takes.
     /// Sums and products of 32 bits are widened where nothing in them stands for a negative
     /// number: an index that is in bounds has then not wrapped.
@@ -145,10 +162,29 @@ impl Emitter<'_, '_> {
                     return Err(CpuError::no("base address".into()));
                 };
                 let mut element = Rep::Uniform(vec![self.i64(0)]);
+                let mut base = base;
                 if let Place::Flat(_) = place {
-                    let (part, n) = self.index_parts(indices[0], 12)?;
+                    let (mut terms, n) = self.index_terms(indices[0], 12)?;
                     constant = n;
-                    element = part.unwrap_or(element);
+                    let last = terms.pop();
+                    // Rows before columns: what a loop over the columns does not change is an
+                    // address of its own, which is computed before the loop.
+                    if terms
+                        .iter()
+                        .chain(&last)
+                        .all(|t| matches!(t, Rep::Uniform(_)))
+                    {
+                        for term in terms.drain(..) {
+                            let Rep::Uniform(slots) = term else { continue };
+                            let size = i64::from(tensor.scalar.bytes());
+                            let bytes = self.b.ins().imul_imm_s(slots[0], size);
+                            base = self.b.ins().iadd(base, bytes);
+                        }
+                    }
+                    element = last.unwrap_or(element);
+                    for term in terms {
+                        element = self.combine(BinaryOp::Add, term, element)?;
+                    }
                 } else {
                     for (axis, &index) in indices.iter().enumerate() {
                         let mut part = self.wide(index)?;

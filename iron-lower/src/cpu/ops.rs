@@ -6,7 +6,7 @@
 //! and a mask of 32 bits as a lane.
 
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
-use cranelift_codegen::ir::types::{F32, F32X4, F64, I8, I32, I32X4, I64};
+use cranelift_codegen::ir::types::{F32, F32X4, F64, I8, I8X16, I32, I32X4, I64};
 use cranelift_codegen::ir::{self, InstBuilder, MemFlagsData};
 use iron_ir::op::{BinaryOp, CompareOp, UnaryOp};
 use iron_ir::{Class, Scalar};
@@ -24,6 +24,8 @@ pub(super) enum Calc {
     /// Condition, then, else; the condition is of the lanes.
     Select,
     Fma(Scalar),
+    /// A product of four bytes and the third operand.
+    DotSum(BinaryOp, Scalar),
     Convert(Scalar, Scalar),
 }
 
@@ -76,9 +78,10 @@ impl Calc {
                 | BinaryOp::Pow => false,
                 _ => is_narrow(scalar),
             },
-            Calc::ShiftBy(_, scalar) | Calc::Compare(_, scalar) | Calc::Fma(scalar) => {
-                is_narrow(scalar)
-            }
+            Calc::ShiftBy(_, scalar)
+            | Calc::Compare(_, scalar)
+            | Calc::Fma(scalar)
+            | Calc::DotSum(_, scalar) => is_narrow(scalar),
             Calc::Select => true,
             Calc::Convert(from, to) => {
                 let float = |s| s == Scalar::F32 || half(s);
@@ -246,6 +249,13 @@ impl Emitter<'_, '_> {
             }
             Calc::Compare(op, scalar) => Ok(self.compare(op, scalar, args[0], args[1])),
             Calc::Select => Ok(self.choose(x4, args[0], args[1], args[2])),
+            Calc::DotSum(op, scalar) => {
+                let signed = [
+                    op == BinaryOp::Dot4 && scalar.is_signed(),
+                    scalar.is_signed(),
+                ];
+                Ok(self.dot4(x4, [args[0], args[1]], signed, Some(args[2])))
+            }
             Calc::Fma(_) => Ok(self.b.ins().fma(args[0], args[1], args[2])),
             Calc::Convert(from, to) => self.convert(from, to, x4, args[0]),
         }
@@ -452,6 +462,67 @@ impl Emitter<'_, '_> {
         self.b.ins().band(a, mask)
     }
 
+    /// [`BinaryOp::Dot4`] of operands whose bytes are signed or not: the tree of widening products
+    /// and pairwise sums that Cranelift takes for `vpdpbusd` where the processor has it, for bytes
+    /// without sign by signed ones and with the signed operand first.
+    /// That instruction adds, so a product that nothing is added to takes a zero.
+    fn dot4(
+        &mut self,
+        x4: bool,
+        operands: [ir::Value; 2],
+        signed: [bool; 2],
+        term: Option<ir::Value>,
+    ) -> ir::Value {
+        let mut order = [(operands[0], signed[0]), (operands[1], signed[1])];
+        if !signed[0] {
+            order.swap(0, 1);
+        }
+        let bytes = order.map(|(x, signed)| {
+            let x = if x4 {
+                x
+            } else {
+                self.b.ins().scalar_to_vector(I32X4, x)
+            };
+            (self.cast(I8X16, x), signed)
+        });
+        let sums = [false, true].map(|high| {
+            let [left, right] = bytes.map(|(x, signed)| match (high, signed) {
+                (false, true) => self.b.ins().swiden_low(x),
+                (false, false) => self.b.ins().uwiden_low(x),
+                (true, true) => self.b.ins().swiden_high(x),
+                (true, false) => self.b.ins().uwiden_high(x),
+            });
+            let products = self.b.ins().imul(left, right);
+            // The product of two bytes without sign fills 16 bits.
+            let [low, high] = if signed[0] || signed[1] {
+                [
+                    self.b.ins().swiden_low(products),
+                    self.b.ins().swiden_high(products),
+                ]
+            } else {
+                [
+                    self.b.ins().uwiden_low(products),
+                    self.b.ins().uwiden_high(products),
+                ]
+            };
+            self.b.ins().iadd_pairwise(low, high)
+        });
+        let sum = self.b.ins().iadd_pairwise(sums[0], sums[1]);
+        let sum = if x4 {
+            sum
+        } else {
+            self.b.ins().extractlane(sum, 0)
+        };
+        match term {
+            Some(term) => self.b.ins().iadd(sum, term),
+            None if x4 => {
+                let zero = self.splat_const_i(true, 0);
+                self.b.ins().iadd(sum, zero)
+            }
+            None => sum,
+        }
+    }
+
     fn int_binary(
         &mut self,
         op: BinaryOp,
@@ -485,6 +556,8 @@ impl Emitter<'_, '_> {
                 }
             }
             BinaryOp::Div | BinaryOp::Rem => return Ok(self.divide(op, scalar, x4, a, b)),
+            BinaryOp::Dot4 => self.dot4(x4, [a, b], [signed; 2], None),
+            BinaryOp::Dot4Mixed => self.dot4(x4, [a, b], [false, true], None),
             BinaryOp::MulHigh if !is_narrow(scalar) => {
                 if signed {
                     self.b.ins().smulhi(a, b)

@@ -198,7 +198,12 @@ pub(super) fn is_cheap(op: &Op) -> bool {
         Op::Unary(op, _) => matches!(op, UnaryOp::Neg | UnaryOp::Not | UnaryOp::Abs),
         Op::Binary(op, ..) => !matches!(
             op,
-            BinaryOp::Div | BinaryOp::Rem | BinaryOp::Pow | BinaryOp::MulHigh
+            BinaryOp::Div
+                | BinaryOp::Rem
+                | BinaryOp::Pow
+                | BinaryOp::MulHigh
+                | BinaryOp::Dot4
+                | BinaryOp::Dot4Mixed
         ),
         Op::Compare(..) | Op::Select(..) | Op::Convert(_) | Op::Bitcast(_) | Op::Extract(..) => {
             true

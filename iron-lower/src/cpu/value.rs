@@ -260,8 +260,32 @@ impl Emitter<'_, '_> {
         }
     }
 
+    /// A sum with a product of four bytes, as the one operation that processors have; `None` where
+    /// there is no such product or its operands are out of reach.
+    fn dot_sum(&mut self, terms: [Value; 2], ty: Type) -> Result<Option<Rep>, CpuError> {
+        for (term, other) in [(terms[0], terms[1]), (terms[1], terms[0])] {
+            if let Op::Binary(op @ (BinaryOp::Dot4 | BinaryOp::Dot4Mixed), a, b) =
+                self.kernel.values[term].op
+                && [a, b].iter().all(|v| self.env[v.index()].is_some())
+            {
+                let args = [
+                    (self.get(a)?, self.ty(a)),
+                    (self.get(b)?, self.ty(b)),
+                    (self.get(other)?, ty),
+                ];
+                return self.apply(Calc::DotSum(op, ty.scalar), &args, ty).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
     fn binary(&mut self, op: BinaryOp, a: Value, b: Value, ty: Type) -> Result<Rep, CpuError> {
         let scalar = self.ty(a).scalar;
+        if op == BinaryOp::Add
+            && let Some(rep) = self.dot_sum([a, b], ty)?
+        {
+            return Ok(rep);
+        }
         let (x, y) = (self.get(a)?, self.get(b)?);
         let has_affine = matches!(x, Rep::Affine { .. }) || matches!(y, Rep::Affine { .. });
         if has_affine && let Some(rep) = self.affine(op, &x, &y, scalar) {

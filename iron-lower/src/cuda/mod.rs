@@ -283,6 +283,10 @@ impl Dialect for Cuda {
         shared::bit_function(op, wide, operand)
     }
 
+    fn dot4(&self) -> Option<&'static str> {
+        Some("__dp4a")
+    }
+
     fn mul_high(&self, scalar: Scalar) -> &'static str {
         shared::mul_high(scalar)
     }

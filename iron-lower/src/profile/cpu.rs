@@ -44,6 +44,8 @@ pub(super) fn profiles() -> Vec<Profile> {
             native_ordered_minmax: true,
             native_total_division: true,
             native_collectives: true,
+            has_dot4: true,
+            has_dot4_mixed: true,
             has_erf: true,
             ..Legal::PORTABLE
         },

@@ -65,6 +65,7 @@ fn profile(
         legal: Legal {
             subgroup_size: Some(32),
             shared_bytes_limit: shared_bytes,
+            has_dot4: true,
             tile_route: match name {
                 "sm_90a" => TileRoute::Warpgroup,
                 _ => TileRoute::Loops,

@@ -263,6 +263,7 @@ impl Emitter<'_> {
                 }
                 B::Pow => return self.pow(a, b, ty),
                 B::Rem | B::And | B::Or | B::Xor | B::Shl | B::Shr | B::MulHigh => None,
+                B::Dot4 | B::Dot4Mixed => None,
             },
             // naga has no logical operators of vectors.
             Class::Bool if ty.lanes > 1 && op == B::And => {
@@ -310,7 +311,7 @@ impl Emitter<'_> {
                         return Ok(self.b.op(Spv::Select, part, &[smaller, x, y]));
                     }
                     B::MulHigh => return Ok(self.mul_high(a, b, ty)),
-                    B::MinNan | B::MaxNan | B::Pow => None,
+                    B::MinNan | B::MaxNan | B::Pow | B::Dot4 | B::Dot4Mixed => None,
                 }
             }
             Class::Packed => None,

@@ -6,6 +6,7 @@
 //! - Float to integer: clamped, NaN to 0, where the target's conversion does not saturate.
 //! - `min` and `max` of floats (K11): comparisons and bit operations where the target's own do
 //!   not order zeros or treat NaN otherwise.
+//! - Products of four bytes: the bytes taken out one by one where the target has no such product.
 //! - `erf` and `tanh`: polynomials where the target has none.
 
 use iron_ir::contract::{CompareOp as FactOp, Expr};
@@ -31,6 +32,10 @@ pub(super) fn arithmetic(kernel: &mut Kernel, legal: &Legal) {
                     remainder(b, x, y)
                 }
                 BinaryOp::Shl | BinaryOp::Shr => shift(b, op, x, y),
+                BinaryOp::Dot4 if !legal.has_dot4 => {
+                    Some(dot4(b, x, y, [ty.scalar.is_signed(); 2]))
+                }
+                BinaryOp::Dot4Mixed if !legal.has_dot4_mixed => Some(dot4(b, x, y, [false, true])),
                 BinaryOp::Min | BinaryOp::Max | BinaryOp::MinNan | BinaryOp::MaxNan
                     if ty.scalar.is_float() && !legal.native_ordered_minmax =>
                 {
@@ -206,6 +211,31 @@ fn shift(b: &mut Builder<'_>, op: BinaryOp, x: Value, count: Value) -> Option<Va
     }
     let masked = b.with_int(BinaryOp::And, count, i128::from(width) - 1);
     Some(b.binary(op, x, masked))
+}
+
+/// The sum of the products of four bytes, which are signed or not.
+fn dot4(b: &mut Builder<'_>, x: Value, y: Value, signed: [bool; 2]) -> Value {
+    let byte = |b: &mut Builder<'_>, x: Value, j: i128, signed: bool| {
+        if signed {
+            let raised = match j {
+                3 => x,
+                _ => b.with_int(BinaryOp::Shl, x, 24 - 8 * j),
+            };
+            b.with_int(BinaryOp::Shr, raised, 24)
+        } else {
+            let lowered = match j {
+                0 => x,
+                _ => b.with_int(BinaryOp::Shr, x, 8 * j),
+            };
+            b.with_int(BinaryOp::And, lowered, 255)
+        }
+    };
+    let products = [0, 1, 2, 3].map(|j| {
+        let (left, right) = (byte(b, x, j, signed[0]), byte(b, y, j, signed[1]));
+        b.mul(left, right)
+    });
+    let [low, high] = [[0, 1], [2, 3]].map(|[i, j]| b.add(products[i], products[j]));
+    b.add(low, high)
 }
 
 fn extremum(b: &mut Builder<'_>, op: BinaryOp, x: Value, y: Value) -> Value {

@@ -388,6 +388,8 @@ fn follows(op: BinaryOp) -> bool {
         | BinaryOp::MinNan
         | BinaryOp::MaxNan
         | BinaryOp::MulHigh
+        | BinaryOp::Dot4
+        | BinaryOp::Dot4Mixed
         | BinaryOp::Pow => false,
     }
 }

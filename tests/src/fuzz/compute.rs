@@ -179,7 +179,11 @@ impl Writer<'_> {
         ];
         let what = match self.pick(22) {
             0..=11 => {
-                let op = self.choose(&BINARY);
+                let op = match ty.scalar {
+                    Scalar::I32 if self.pick(10) == 0 => self.choose(&["dot4", "dot4_mixed"]),
+                    Scalar::U32 if self.pick(20) == 0 => "dot4",
+                    _ => self.choose(&BINARY),
+                };
                 let (a, b) = (self.value(ty), self.value(ty));
                 format!("{op} {a}, {b}")
             }

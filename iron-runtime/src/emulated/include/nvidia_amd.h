@@ -79,6 +79,14 @@ inline int __clz(int x) { return iron_emulated::count_leading((unsigned int)x); 
 inline int __clzll(long long x) { return iron_emulated::count_leading((unsigned long long)x); }
 inline unsigned int __brev(unsigned int x) { return __builtin_bitreverse32(x); }
 inline unsigned long long __brevll(unsigned long long x) { return __builtin_bitreverse64(x); }
+inline int __dp4a(int a, int b, int c) {
+  for (int j = 0; j < 32; j += 8) c += (signed char)(a >> j) * (signed char)(b >> j);
+  return c;
+}
+inline unsigned int __dp4a(unsigned int a, unsigned int b, unsigned int c) {
+  for (int j = 0; j < 32; j += 8) c += (a >> j & 255) * (b >> j & 255);
+  return c;
+}
 inline int __mulhi(int a, int b) { return (int)((long long)a * b >> 32); }
 inline unsigned int __umulhi(unsigned int a, unsigned int b) {
   return (unsigned int)((unsigned long long)a * b >> 32);
