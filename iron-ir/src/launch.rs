@@ -3,6 +3,9 @@
 //! [`check`] is the one place where a launch is accepted: every backend, the typed launchers
 //! and the untyped one go through it.
 
+#[cfg(test)]
+mod tests;
+
 use std::any::Any;
 use std::sync::Arc;
 

@@ -15,12 +15,14 @@ pub mod cuda;
 pub mod error;
 pub mod hip;
 pub mod msl;
+pub mod places;
 pub mod profile;
 pub mod spirv;
 
 use iron_ir::kernel::{Kernel, Span};
 
 pub use error::{Lack, LowerError, Unsupported};
+pub use places::Places;
 pub use profile::{Limits, Profile, Target};
 
 /// A lowered kernel.
@@ -30,6 +32,8 @@ pub struct Artifact {
     pub kernel: Kernel,
     /// Its code.
     pub code: Code,
+    /// What the author wrote for each line of a text, each instruction of a module.
+    pub places: Places,
 }
 
 /// Code of one target.
@@ -66,14 +70,26 @@ impl Artifact {
 /// Lowers a kernel as its author's build made it.
 pub fn lower(kernel: &Kernel, profile: &Profile) -> Result<Artifact, LowerError> {
     let kernel = legalise(kernel, profile)?;
-    let code = match profile.target {
-        Target::Msl => Code::Text(msl::emit(&kernel, profile)?),
-        Target::Cuda => Code::Text(cuda::emit(&kernel, profile)?),
-        Target::Hip => Code::Text(hip::emit(&kernel, profile)?),
-        Target::SpirV => Code::SpirV(spirv::emit(&kernel, profile)?),
-        Target::Cpu => Code::Machine(Box::new(cpu::compile(&kernel)?)),
+    let text = |(text, places): (String, Places)| (Code::Text(text), places);
+    let (code, places) = match profile.target {
+        Target::Msl => text(msl::emit(&kernel, profile)?),
+        Target::Cuda => text(cuda::emit(&kernel, profile)?),
+        Target::Hip => text(hip::emit(&kernel, profile)?),
+        Target::SpirV => {
+            let words = spirv::emit(&kernel, profile)?;
+            let places = Places::of_module(&words);
+            (Code::SpirV(words), places)
+        }
+        Target::Cpu => {
+            let machine = Code::Machine(Box::new(cpu::compile(&kernel)?));
+            (machine, Places::default())
+        }
     };
-    Ok(Artifact { kernel, code })
+    Ok(Artifact {
+        kernel,
+        code,
+        places,
+    })
 }
 
 /// The kernel as the profile's emitter takes it: limits checked before and after the passes,

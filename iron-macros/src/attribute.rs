@@ -1,9 +1,11 @@
 //! The grammar of `#[kernel(…)]`.
 
-use proc_macro2::{Ident, Span};
-use syn::parse::{Parse, ParseStream};
+use proc_macro2::Ident;
+use syn::parse::{Parse, ParseBuffer, ParseStream};
 use syn::punctuated::Punctuated;
 use syn::{Expr, Token, bracketed, parenthesized};
+
+use crate::unit::Unit;
 
 /// What stands in the attribute.
 pub struct Attribute {
@@ -40,68 +42,86 @@ impl Parse for Attribute {
             cooperative: false,
             dependent: false,
         };
+        let mut seen: Vec<String> = Vec::new();
         while !input.is_empty() {
-            attribute.entry(input)?;
-            if !input.is_empty() {
-                input.parse::<Token![,]>()?;
-            }
-        }
-        for (list, example) in [
-            (&attribute.grid, "grid = [rows]"),
-            (&attribute.workgroup, "workgroup = 256"),
-        ] {
-            if list.is_empty() {
-                let what = example.split(' ').next().unwrap_or_default();
+            let key: Ident = input
+                .parse()
+                .map_err(|error| syn::Error::new(error.span(), ENTRY))?;
+            let name = key.to_string();
+            if !matches!(&*name, "requires" | "instances" | "in_place") && seen.contains(&name) {
                 return Err(syn::Error::new(
-                    Span::call_site(),
-                    format!("a kernel states its {what}: `#[kernel({example}, …)]`"),
+                    key.span(),
+                    format!("`{name}` is stated twice; keep one"),
                 ));
             }
+            seen.push(name);
+            attribute.entry(input, &key)?;
+            if !input.is_empty() && !input.peek(Token![,]) {
+                return Err(input.error(format!("a comma stands after the entry `{key}`")));
+            }
+            input.parse::<Option<Token![,]>>()?;
         }
         Ok(attribute)
     }
 }
 
+/// What an entry begins with.
+const ENTRY: &str = "an entry of `#[kernel]` begins with its name, as in `workgroup = 256`";
+
 impl Attribute {
-    fn entry(&mut self, input: ParseStream<'_>) -> syn::Result<()> {
-        let key: Ident = input.parse()?;
+    /// Reports what every kernel states and this one does not, at its name.
+    pub fn check_stated(&self, unit: &mut Unit, kernel: &Ident) {
+        for (list, what, example) in [
+            (&self.grid, "grid", "grid = [rows]"),
+            (&self.workgroup, "workgroup", "workgroup = 256"),
+        ] {
+            if list.is_empty() {
+                unit.error(
+                    kernel,
+                    format!("a kernel states its {what}: `#[kernel({example}, …)]`"),
+                );
+            }
+        }
+    }
+
+    fn entry(&mut self, input: ParseStream<'_>, key: &Ident) -> syn::Result<()> {
         match key.to_string().as_str() {
-            "grid" => self.grid = axes(input, &key)?,
-            "workgroup" => self.workgroup = axes(input, &key)?,
+            "grid" => self.grid = axes(input, key, "grid = [rows, ceil_div(cols, 4)]")?,
+            "workgroup" => self.workgroup = axes(input, key, "workgroup = [32, 8]")?,
             "requires" => {
-                let facts;
-                parenthesized!(facts in input);
-                self.requires
-                    .extend(Punctuated::<Expr, Token![,]>::parse_terminated(&facts)?);
+                let example = "requires(cols % 4 == 0)";
+                let facts = in_parentheses(input, key, example)?;
+                let facts = Punctuated::<Expr, Token![,]>::parse_terminated(&facts)?;
+                if facts.is_empty() {
+                    return Err(syn::Error::new(
+                        key.span(),
+                        format!("state a fact, `{example}`, or remove the entry"),
+                    ));
+                }
+                self.requires.extend(facts);
             }
             "in_place" => {
-                let names;
-                parenthesized!(names in input);
-                let names = Punctuated::<Ident, Token![,]>::parse_terminated(&names)?;
+                let names = in_parentheses(input, key, "in_place(y, x)")?;
+                let names = Punctuated::<Ident, Token![,]>::parse_terminated(&names)
+                    .map_err(|error| syn::Error::new(error.span(), IN_PLACE))?;
                 let mut names = names.into_iter();
                 match (names.next(), names.next(), names.next()) {
                     (Some(first), Some(second), None) => self.in_place.push((first, second)),
                     _ => {
-                        return Err(syn::Error::new(
-                            key.span(),
-                            "two parameters may be one view: `in_place(y, x)`",
-                        ));
+                        return Err(syn::Error::new(key.span(), IN_PLACE));
                     }
                 }
             }
             "instances" => {
-                let lists;
-                parenthesized!(lists in input);
+                let lists = in_parentheses(input, key, INSTANCES)?;
+                let as_example = |error: syn::Error| {
+                    syn::Error::new(error.span(), format!("list values as in `{INSTANCES}`"))
+                };
                 let mut group = Vec::new();
                 while !lists.is_empty() {
-                    let name: Ident = lists.parse()?;
-                    lists.parse::<Token![=]>()?;
-                    let values;
-                    bracketed!(values in lists);
-                    let values = Punctuated::<Expr, Token![,]>::parse_terminated(&values)?;
-                    group.push((name, values.into_iter().collect()));
+                    group.push(instance_list(&lists).map_err(as_example)?);
                     if !lists.is_empty() {
-                        lists.parse::<Token![,]>()?;
+                        lists.parse::<Token![,]>().map_err(as_example)?;
                     }
                 }
                 self.instances.push(group);
@@ -124,8 +144,45 @@ impl Attribute {
     }
 }
 
+const IN_PLACE: &str = "two tensors may be one view: `in_place(y, x)`";
+
+const INSTANCES: &str = "instances(T = [f32, f16], N = [64, 128])";
+
+/// `T = [f32, f16]`.
+fn instance_list(input: ParseStream<'_>) -> syn::Result<(Ident, Vec<Expr>)> {
+    let name: Ident = input.parse()?;
+    input.parse::<Token![=]>()?;
+    let values;
+    bracketed!(values in input);
+    let values = Punctuated::<Expr, Token![,]>::parse_terminated(&values)?;
+    Ok((name, values.into_iter().collect()))
+}
+
+/// What stands in the parentheses after an entry's name.
+fn in_parentheses<'a>(
+    input: ParseStream<'a>,
+    key: &Ident,
+    example: &str,
+) -> syn::Result<ParseBuffer<'a>> {
+    if !input.peek(syn::token::Paren) {
+        return Err(syn::Error::new(
+            key.span(),
+            format!("`{key}` takes parentheses: `{example}`"),
+        ));
+    }
+    let inside;
+    parenthesized!(inside in input);
+    Ok(inside)
+}
+
 /// `= [a, b]` or `= a`: one to three axes.
-fn axes(input: ParseStream<'_>, key: &Ident) -> syn::Result<Vec<Expr>> {
+fn axes(input: ParseStream<'_>, key: &Ident, example: &str) -> syn::Result<Vec<Expr>> {
+    if !input.peek(Token![=]) || input.peek(Token![==]) {
+        return Err(syn::Error::new(
+            key.span(),
+            format!("`{key}` is given by `=`: `{example}`"),
+        ));
+    }
     input.parse::<Token![=]>()?;
     let axes: Vec<Expr> = match input.parse::<Expr>()? {
         Expr::Array(list) => list.elems.into_iter().collect(),
@@ -134,7 +191,10 @@ fn axes(input: ParseStream<'_>, key: &Ident) -> syn::Result<Vec<Expr>> {
     if axes.is_empty() || axes.len() > 3 {
         return Err(syn::Error::new(
             key.span(),
-            format!("`{key}` has one to three axes"),
+            format!(
+                "`{key}` has one to three axes, not {}: `{example}`",
+                axes.len()
+            ),
         ));
     }
     Ok(axes)

@@ -47,7 +47,9 @@ impl Unit {
         } else if let Some(owner) = owner.filter(|owner| is_type_name(owner)) {
             self.associated(&path, &owner, &name, &mut call.args)
         } else if path.segments.len() == 1 && names::find(names::FUNCTIONS, &name).is_some() {
-            self.intrinsic(&path, &name, &mut call.args)
+            let kind = self.intrinsic(&path, &name, &mut call.args);
+            *call.func = of_the_language(&path);
+            kind
         } else if is_type_name(&name) {
             let fields = call
                 .args
@@ -67,12 +69,34 @@ impl Unit {
                 rest: None,
             }
         } else {
-            let slot = self.bare_slot();
+            if path.segments.len() > 1
+                && matches!(
+                    path.segments[0].ident.to_string().as_str(),
+                    "std" | "core" | "alloc"
+                )
+            {
+                self.error(
+                    &path,
+                    "functions of the standard library do not exist in a kernel; use operators, \
+                     methods as in `a.max(b)`, or a `const { … }` block for a constant",
+                );
+            }
+            if self
+                .device_fn
+                .as_ref()
+                .is_some_and(|own| path.is_ident(own))
+            {
+                self.error(
+                    &path,
+                    format!("`{name}` calls itself, and kernels have no recursion; write a loop"),
+                );
+            }
+            let slot = self.bare_slot(path.span());
             let index = self.callee(&path, &slot);
             let arguments = self.exprs(&mut call.args);
             // `f::see(slot, f)` returns `f`, with its type parameters tied to the slot.
             let owner = without_inferred(&path);
-            let span = path.span().resolved_at(Span::mixed_site());
+            let span = path.span();
             let function = quote_spanned!(span=> #owner::see(#slot, #path));
             *call.func = Expr::Verbatim(function);
             ExprKind::Call {
@@ -128,7 +152,17 @@ impl Unit {
                     "a kernel has no heap: use a fixed array `[x; N]` or `shared::<T>(N)`"
                         .to_string()
                 }
-                _ => format!("functions of types are: {}", names::ASSOCIATED.join(", ")),
+                "f16" | "bf16" | "f32" | "f64" | "T" if matches!(name, "from" | "try_from") => {
+                    "write `x as f32` or `x.to::<f16>()`".to_string()
+                }
+                _ if names::find(names::METHODS, name).is_some() => {
+                    format!("write it as a method: `x.{name}(…)`")
+                }
+                _ => format!(
+                    "functions of types are {}; those of your own types are free device functions \
+                     here: `#[device_fn]`",
+                    names::ASSOCIATED.join(", ")
+                ),
             };
             self.error(
                 path,
@@ -175,7 +209,7 @@ impl Unit {
                 .map(|t| PathArguments::AngleBracketed(t.clone()));
             let mut types = self.turbofish(arguments.as_ref());
             if matches!(name.as_str(), "to" | "bitcast") && types.is_empty() {
-                let (slot, ty) = self.slot();
+                let (slot, ty) = self.slot(call.method.span());
                 conversion_slot = Some(slot);
                 types.push(ty);
             }
@@ -204,7 +238,7 @@ impl Unit {
         }
     }
 
-    fn unknown_method(&mut self, method: &Ident) {
+    pub fn unknown_method(&mut self, method: &Ident) {
         let name = method.to_string();
         let advice = match name.as_str() {
             "iter" | "iter_mut" | "into_iter" | "collect" | "fold" | "zip" | "enumerate"
@@ -212,7 +246,9 @@ impl Unit {
             "push" | "pop" | "insert" | "extend" => {
                 "a kernel has no heap: use a fixed array `[x; N]` or `shared::<T>(N)`".to_string()
             }
-            "unwrap" | "expect" | "ok" | "map_err" => {
+            "into" | "try_into" | "as_" => "write `x as f32` or `x.to::<f16>()`".to_string(),
+            "get" | "get_mut" => "index it: `x[i]`".to_string(),
+            "unwrap" | "expect" | "ok" | "map_err" | "unwrap_or" | "unwrap_or_else" => {
                 "`Option` and `Result` do not exist in a kernel".to_string()
             }
             "clone" | "to_owned" => "kernel values are copied; remove it".to_string(),
@@ -277,6 +313,15 @@ impl Unit {
             format!("macros cannot be called in a kernel; {advice}"),
         );
     }
+}
+
+/// A function of the language in the typed copy; rustc refuses another one of that name, which
+/// `host` alone would call.
+pub fn of_the_language(path: &Path) -> Expr {
+    let span = path.span();
+    Expr::Verbatim(quote_spanned! {span=>
+        ::iron_ir::build::of_the_language(#path, ::iron_ir::prelude::#path)
+    })
 }
 
 /// `f::<T, _>` as a path to the type of the same name: what is inferred stays away.

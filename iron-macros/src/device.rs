@@ -9,18 +9,18 @@ use syn::{FnArg, GenericParam, ItemFn, ItemStruct, Pat, ReturnType, Type, WhereP
 use crate::names;
 use crate::signature::closure_pointer;
 use crate::tree::{Function, Parameter, ParameterKind};
-use crate::unit::{Unit, at};
+use crate::unit::{Unit, at, free_function};
 
 /// The expansion of `#[device_fn] item`.
 pub fn expand_function(attribute: TokenStream, item: TokenStream) -> TokenStream {
-    let mut function: ItemFn = match syn::parse2(item.clone()) {
+    let mut function = match free_function(&item, "device_fn") {
         Ok(function) => function,
-        Err(error) => {
-            let error = error.to_compile_error();
-            return quote!(#item #error);
-        }
+        Err(refusal) => return refusal,
     };
     let mut unit = Unit::default();
+    unit.device_fn = Some(function.sig.ident.clone());
+    unit.check_attributes(&function);
+    unit.check_qualifiers(&function.sig, "a device function");
     if !attribute.is_empty() {
         unit.error(&attribute, "`#[device_fn]` takes no arguments");
     }
@@ -29,6 +29,14 @@ pub fn expand_function(attribute: TokenStream, item: TokenStream) -> TokenStream
         unit.error(
             &name,
             format!("`{name}` is a function of the kernel language; choose another name"),
+        );
+    }
+    if let ReturnType::Type(_, ty) = &function.sig.output
+        && let Type::ImplTrait(ty) = &**ty
+    {
+        unit.error(
+            ty,
+            "a device function returns a value and no closure; bind it by `let` where it is used",
         );
     }
     unit.scoped(|unit| {
@@ -92,13 +100,20 @@ impl Closures {
 }
 
 fn emit(unit: &Unit, function: &ItemFn, closures: &Closures, encoded: &Function) -> TokenStream {
+    // The body of a refused function would only add errors that follow from the first; its
+    // callers are checked against the signature, where that is no part of what is refused.
+    let is_refused = !unit.is_clean();
+    let gives_closure = matches!(&function.sig.output, ReturnType::Type(_, ty) if matches!(&**ty, Type::ImplTrait(_)));
+    if is_refused && (function.sig.receiver().is_some() || gives_closure) {
+        return unit.compile_errors();
+    }
     let ItemFn {
-        attrs,
-        vis,
-        sig,
-        block,
-        ..
+        attrs, vis, sig, ..
     } = function;
+    let block = match is_refused {
+        true => &syn::parse_quote!({ ::core::unreachable!() }),
+        false => &*function.block,
+    };
     let name = &sig.ident;
     let types: Vec<Type> = sig
         .inputs
@@ -182,9 +197,14 @@ fn emit(unit: &Unit, function: &ItemFn, closures: &Closures, encoded: &Function)
         .map(|ty| quote!(#ty))
         .chain(pointers.iter().cloned())
         .collect();
-    let describe = unit.describe(encoded);
+    let describe = match is_refused {
+        true => quote!(::core::unreachable!()),
+        false => unit.describe(encoded),
+    };
     let slots = unit.slot_declarations();
-    let (items, errors) = (&unit.items, unit.compile_errors());
+    let items = if is_refused { &[][..] } else { &unit.items };
+    let errors = unit.compile_errors();
+    let unused = is_refused.then(|| quote!(#[allow(unused_variables, unused_mut)]));
     let marker = if own_names.is_empty() {
         quote!(#name)
     } else {
@@ -205,7 +225,7 @@ fn emit(unit: &Unit, function: &ItemFn, closures: &Closures, encoded: &Function)
         .collect();
     // Without slots the author's function stands as it is; with them, the body moves to one
     // place that both runs it and tells the slots' types.
-    let (body, unit_body) = if unit.has_slots() {
+    let (body, unit_body) = if unit.has_slots() && !is_refused {
         let arguments: Vec<Ident> = (0..patterns.len())
             .map(|i| format_ident!("__argument{i}"))
             .collect();
@@ -217,7 +237,7 @@ fn emit(unit: &Unit, function: &ItemFn, closures: &Closures, encoded: &Function)
         }
         let both = quote! {
             #[allow(clippy::too_many_arguments, clippy::type_complexity, reason = "as the author's function")]
-            #[allow(clippy::explicit_counter_loop, clippy::needless_range_loop, reason = "loops of kernels count")]
+            #[allow(clippy::explicit_counter_loop, clippy::needless_range_loop, clippy::redundant_pattern, reason = "loops of kernels count, and names of arms are marked as names")]
             fn __both<#(#hidden),*>(
                 __arguments: ::core::option::Option<(#(#named,)*)>,
             ) -> ::core::result::Result<#output, ::iron_ir::build::Unit> #closure_clause {
@@ -252,7 +272,8 @@ fn emit(unit: &Unit, function: &ItemFn, closures: &Closures, encoded: &Function)
         (run, unit_body)
     } else {
         let run = quote! {
-            #[allow(clippy::explicit_counter_loop, clippy::needless_range_loop, reason = "loops of kernels count")]
+            #[allow(clippy::explicit_counter_loop, clippy::needless_range_loop, clippy::redundant_pattern, reason = "loops of kernels count, and names of arms are marked as names")]
+            #unused
             #(#attrs)*
             #vis #sig {
                 #(#items)*
@@ -315,11 +336,21 @@ pub fn expand_struct(attribute: TokenStream, item: TokenStream) -> TokenStream {
     let structure: ItemStruct = match syn::parse2(item.clone()) {
         Ok(structure) => structure,
         Err(error) => {
-            let error = error.to_compile_error();
+            let message = "`#[device_struct]` stands on a struct; an enum has no form on devices: \
+                           use an integer and constants";
+            let error = syn::Error::new(error.span(), message).to_compile_error();
             return quote!(#item #error);
         }
     };
     let mut unit = Unit::default();
+    for attribute in structure.fields.iter().flat_map(|field| &field.attrs) {
+        if attribute.path().is_ident("cfg") || attribute.path().is_ident("cfg_attr") {
+            unit.error(
+                attribute,
+                "a field that may be absent has no place on devices; put the attribute on the struct",
+            );
+        }
+    }
     if !attribute.is_empty() {
         unit.error(&attribute, "`#[device_struct]` takes no arguments");
     }

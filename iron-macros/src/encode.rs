@@ -6,7 +6,9 @@ use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
 use syn::{BinOp, Expr, Item, Lit, Member, Pat, RangeLimits, Stmt, Token, Type, UnOp};
 
-use crate::pattern::is_constant_name;
+use crate::calls::of_the_language;
+use crate::names;
+use crate::pattern::{is_constant_name, mark_names};
 use crate::tree::{self, ExprKind, FieldValue, LiteralTy, Ty};
 use crate::unit::{PRIMITIVES, Unit, at};
 
@@ -21,7 +23,10 @@ enum Want {
 impl Unit {
     /// A block, in a scope of its own.
     pub fn block(&mut self, block: &mut syn::Block) -> tree::Block {
-        self.scoped(|unit| unit.statements(&mut block.stmts))
+        self.open_blocks += 1;
+        let encoded = self.scoped(|unit| unit.statements(&mut block.stmts));
+        self.open_blocks -= 1;
+        encoded
     }
 
     fn statements(&mut self, statements: &mut Vec<Stmt>) -> tree::Block {
@@ -47,12 +52,11 @@ impl Unit {
                         encoded.stmts.push(tree::Stmt::Expr { value });
                     }
                 }
-                Stmt::Item(Item::Const(item)) => {
-                    self.items.push(Item::Const(item.clone()));
-                    hoisted.push(index);
-                }
-                Stmt::Item(Item::Use(item)) => {
-                    self.items.push(Item::Use(item.clone()));
+                Stmt::Item(item @ (Item::Const(_) | Item::Use(_))) => {
+                    if self.open_blocks > 1 {
+                        self.error(&*item, "move this item to the function's outermost block: the tables of constants know one scope");
+                    }
+                    self.items.push(item.clone());
                     hoisted.push(index);
                 }
                 Stmt::Item(item) => {
@@ -126,6 +130,23 @@ impl Unit {
                 function,
                 "function pointers do not exist in a kernel; bind a closure by `let f = |x| …`",
             ),
+            Type::Path(path) if path.qself.is_none() => {
+                let Some(last) = path.path.segments.last() else {
+                    return;
+                };
+                let advice = match last.ident.to_string().as_str() {
+                    "Vec" | "String" | "Box" | "Rc" | "Arc" | "HashMap" | "VecDeque" => {
+                        "a kernel has no heap: use a fixed array `[x; N]` or `shared::<T>(N)`"
+                    }
+                    "Option" | "Result" => "use a `bool` or a tuple",
+                    _ => return,
+                };
+                let name = &last.ident;
+                self.error(
+                    name,
+                    format!("`{name}` does not exist in a kernel; {advice}"),
+                );
+            }
             Type::Reference(reference) => self.declared_type(&reference.elem),
             Type::Paren(inner) => self.declared_type(&inner.elem),
             _ => {}
@@ -216,6 +237,15 @@ impl Unit {
                         "characters do not exist in a kernel; write the number",
                     );
                 }
+                if let Type::Path(path) = &*cast.ty
+                    && let Some(name) = path.path.get_ident().map(ToString::to_string)
+                    && matches!(name.as_str(), "f16" | "bf16" | "F8E4M3" | "F8E5M2" | "E8M0")
+                {
+                    self.error(
+                        &cast.ty,
+                        format!("`as` knows Rust's own types only; write `x.to::<{name}>()`"),
+                    );
+                }
                 let ty = self.ty(&cast.ty);
                 ExprKind::Cast {
                     operand: self.beside(&mut cast.expr),
@@ -280,10 +310,13 @@ impl Unit {
             },
             Expr::If(branch) => {
                 if let Expr::Let(condition) = &*branch.cond {
-                    self.error(
-                        condition.let_token,
-                        "`if let` is not part of the kernel language; use `match` on integers",
-                    );
+                    let token = condition.let_token;
+                    let advice =
+                        "`if let` is not part of the kernel language; use `match` on integers";
+                    return tree::Expr {
+                        at: place,
+                        kind: Box::new(self.refuse(token, advice)),
+                    };
                 }
                 ExprKind::If {
                     condition: self.expr(&mut branch.cond),
@@ -301,10 +334,12 @@ impl Unit {
             }
             Expr::While(repeat) => {
                 if let Expr::Let(condition) = &*repeat.cond {
-                    self.error(
-                        condition.let_token,
-                        "`while let` is not part of the kernel language; use `while` with a condition",
-                    );
+                    let token = condition.let_token;
+                    let advice = "`while let` is not part of the kernel language; use `while` with a condition";
+                    return tree::Expr {
+                        at: place,
+                        kind: Box::new(self.refuse(token, advice)),
+                    };
                 }
                 ExprKind::While {
                     label: repeat
@@ -380,6 +415,9 @@ impl Unit {
                 wait.await_token,
                 "`await` is not part of the kernel language; threads meet at `barrier()`",
             ),
+            Expr::RawAddr(address) => {
+                self.refuse(address, "pointers do not exist in a kernel; index a tensor")
+            }
             other => self.refuse(
                 other,
                 "this expression is not part of the kernel language; see its list of statements \
@@ -422,6 +460,9 @@ impl Unit {
             }
             Expr::Call(call) => {
                 let name = call.func.to_token_stream().to_string();
+                if self.is_local(&name) {
+                    return self.no_iterator(expression);
+                }
                 let arguments = match name.as_str() {
                     "unroll" => call
                         .args
@@ -435,6 +476,9 @@ impl Unit {
                         return self.no_iterator(expression);
                     }
                 };
+                if let Expr::Path(path) = &*call.func {
+                    *call.func = of_the_language(&path.path);
+                }
                 ExprKind::Intrinsic {
                     name,
                     types: Vec::new(),
@@ -450,11 +494,18 @@ impl Unit {
     }
 
     fn no_iterator(&mut self, expression: &mut Expr) -> tree::Expr {
-        self.error(
-            &*expression,
-            "a kernel's `for` runs over `a..b`, `a..=b`, `(a..b).step_by(k)`, `strided(n)`, \
-             `grid_strided(n)` or `unroll(a..b)`; index arrays by such a range",
-        );
+        match &*expression {
+            Expr::MethodCall(call)
+                if names::find(names::METHODS, &call.method.to_string()).is_none() =>
+            {
+                self.unknown_method(&call.method);
+            }
+            other => self.error(
+                other,
+                "a kernel's `for` runs over `a..b`, `a..=b`, `(a..b).step_by(k)`, `strided(n)`, \
+                 `grid_strided(n)` or `unroll(a..b)`; index arrays by such a range",
+            ),
+        }
         let kind = Box::new(ExprKind::Tuple { items: Vec::new() });
         tree::Expr {
             at: at(own_span(expression)),
@@ -582,7 +633,7 @@ impl Unit {
                 Want::Beside => LiteralTy::Beside {},
                 Want::Given(ty) => LiteralTy::Given { ty: ty.clone() },
                 Want::Slot => {
-                    let (slot, ty) = self.slot();
+                    let (slot, ty) = self.slot(literal.span());
                     let span = literal.span().resolved_at(Span::mixed_site());
                     *expression = Expr::Verbatim(quote_spanned!(span=> #slot.literal(#literal)));
                     LiteralTy::Given { ty }
@@ -634,6 +685,7 @@ impl Unit {
                 ),
                 pattern => (unit.pattern(pattern), None),
             };
+            mark_names(&mut arm.pat);
             tree::Arm {
                 pattern,
                 guard,

@@ -2,7 +2,9 @@
 
 use proc_macro2::TokenStream;
 use quote::quote;
-use syn::{Ident, ItemFn, Path};
+use syn::{Ident, Path};
+
+use crate::unit::free_function;
 
 /// Which registry an entry goes to.
 #[derive(Clone, Copy)]
@@ -15,24 +17,35 @@ pub enum Kind {
 
 /// The expansion of `#[test_kernel(kernel)] fn name(t: &mut Cases) { … }`.
 pub fn expand(attribute: TokenStream, item: TokenStream, kind: Kind) -> TokenStream {
-    let function: ItemFn = match syn::parse2(item.clone()) {
-        Ok(function) => function,
-        Err(error) => {
-            let error = error.to_compile_error();
-            return quote!(#item #error);
-        }
+    let (attribute_name, entry, argument) = match kind {
+        Kind::Test => ("test_kernel", "TestEntry", "Cases"),
+        Kind::Bench => ("bench_kernel", "BenchEntry", "Benches"),
     };
-    let path: Path = match syn::parse2(attribute) {
+    let function = match free_function(&item, attribute_name) {
+        Ok(function) => function,
+        Err(refusal) => return refusal,
+    };
+    let path: Path = match syn::parse2(attribute.clone()) {
         Ok(path) => path,
         Err(_) => {
-            let error = syn::Error::new(
-                proc_macro2::Span::call_site(),
-                "name the kernel: `#[test_kernel(rms_norm)]`",
-            )
+            let message = format!("name one kernel: `#[{attribute_name}(rms_norm)]`");
+            let error = match attribute.is_empty() {
+                true => syn::Error::new(function.sig.ident.span(), message),
+                false => syn::Error::new_spanned(attribute, message),
+            }
             .to_compile_error();
             return quote!(#item #error);
         }
     };
+    if function.sig.inputs.len() != 1 || !function.sig.generics.params.is_empty() {
+        let name = &function.sig.ident;
+        let error = syn::Error::new_spanned(
+            name,
+            format!("`#[{attribute_name}]` takes a function of one argument: `fn {name}(t: &mut {argument})`"),
+        )
+        .to_compile_error();
+        return quote!(#item #error);
+    }
     let name = &function.sig.ident;
     let text = name.to_string();
     let kernel = path
@@ -41,13 +54,7 @@ pub fn expand(attribute: TokenStream, item: TokenStream, kind: Kind) -> TokenStr
         .map(|s| s.ident.to_string())
         .unwrap_or_default();
     let line = name.span().start().line as u32;
-    let entry = Ident::new(
-        match kind {
-            Kind::Test => "TestEntry",
-            Kind::Bench => "BenchEntry",
-        },
-        proc_macro2::Span::call_site(),
-    );
+    let entry = Ident::new(entry, proc_macro2::Span::call_site());
     quote! {
         #function
         const _: () = {

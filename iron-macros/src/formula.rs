@@ -16,6 +16,8 @@ pub struct Names {
     pub scalars: Vec<(String, u32)>,
     /// Const parameters.
     pub consts: Vec<String>,
+    /// Whether the value is the same in every launch.
+    pub is_fixed: bool,
 }
 
 impl Unit {
@@ -34,11 +36,16 @@ impl Unit {
                 },
                 other => self.no_formula(other, "the contract's numbers are integers"),
             },
-            Expr::Unary(unary) if matches!(unary.op, UnOp::Neg(_)) => Formula::Binary {
-                op: "-".into(),
-                lhs: Box::new(Formula::Int { value: 0 }),
-                rhs: Box::new(self.formula(&unary.expr, names)),
-            },
+            Expr::Unary(unary) if matches!(unary.op, UnOp::Neg(_)) => {
+                match self.formula(&unary.expr, names) {
+                    Formula::Int { value } => Formula::Int { value: -value },
+                    operand => Formula::Binary {
+                        op: "-".into(),
+                        lhs: Box::new(Formula::Int { value: 0 }),
+                        rhs: Box::new(operand),
+                    },
+                }
+            }
             Expr::Path(path) => self.named(path, names),
             Expr::Binary(binary) => {
                 let op = match binary.op {
@@ -75,6 +82,10 @@ impl Unit {
                     rhs: Box::new(self.formula(&call.args[1], names)),
                 }
             }
+            Expr::MethodCall(call) => self.no_formula(
+                &call.method,
+                "the contract has no methods; write `ceil_div(a, b)`, `min(a, b)` or `max(a, b)`",
+            ),
             other => self.no_formula(
                 other,
                 "the contract's expressions are integers, dimensions, scalar parameters, \
@@ -98,10 +109,16 @@ impl Unit {
             }
             let is_const = names.consts.contains(name) || is_constant_name(name);
             if !is_const {
-                return self.no_formula(
-                    path,
-                    &format!("`{name}` is neither a dimension of a tensor nor an integer scalar parameter"),
-                );
+                let message = match names.is_fixed {
+                    true => format!(
+                        "`{name}` is no constant: a workgroup's size is a number, a constant in \
+                         capitals or a const parameter"
+                    ),
+                    false => format!(
+                        "`{name}` is neither a dimension of a tensor nor an integer scalar parameter"
+                    ),
+                };
+                return self.no_formula(path, &message);
             }
         }
         Formula::Const {

@@ -7,19 +7,17 @@ use syn::{Attribute as SynAttribute, Expr, GenericParam, ItemFn, ReturnType};
 use crate::attribute::Attribute;
 use crate::formula::Names;
 use crate::signature::Signature;
-use crate::tree::{Function, Header, InPlace};
-use crate::unit::Unit;
+use crate::tree::{Formula, Function, Header, InPlace};
+use crate::unit::{Unit, free_function};
 
 /// The expansion of `#[kernel(attribute)] item`.
 pub fn expand(attribute: TokenStream, item: TokenStream) -> TokenStream {
-    let mut function: ItemFn = match syn::parse2(item.clone()) {
+    let mut function = match free_function(&item, "kernel") {
         Ok(function) => function,
-        Err(error) => {
-            let error = error.to_compile_error();
-            return quote!(#item #error);
-        }
+        Err(refusal) => return refusal,
     };
     let mut unit = Unit::default();
+    unit.check_attributes(&function);
     let attribute = match syn::parse2::<Attribute>(attribute) {
         Ok(attribute) => Some(attribute),
         Err(error) => {
@@ -27,6 +25,9 @@ pub fn expand(attribute: TokenStream, item: TokenStream) -> TokenStream {
             None
         }
     };
+    if let Some(attribute) = &attribute {
+        attribute.check_stated(&mut unit, &function.sig.ident);
+    }
     check_signature(&mut unit, &function);
     let instances = attribute
         .as_ref()
@@ -66,22 +67,7 @@ fn check_signature(unit: &mut Unit, function: &ItemFn) {
             "a kernel returns nothing; write its results to `&mut Tensor` parameters",
         );
     }
-    let unsafe_token = match &signature.safety {
-        syn::Safety::Unsafe(token) => Some(token.to_token_stream()),
-        _ => None,
-    };
-    for (token, word) in [
-        (signature.asyncness.map(|t| t.to_token_stream()), "async"),
-        (unsafe_token, "unsafe"),
-        (
-            signature.abi.as_ref().map(|t| t.to_token_stream()),
-            "extern",
-        ),
-    ] {
-        if let Some(token) = token {
-            unit.error(token, format!("a kernel is not `{word}`"));
-        }
-    }
+    unit.check_qualifiers(signature, "a kernel");
     for parameter in &signature.generics.params {
         match parameter {
             GenericParam::Lifetime(lifetime) => {
@@ -95,24 +81,50 @@ fn check_signature(unit: &mut Unit, function: &ItemFn) {
                         "a kernel's const parameter is u32, usize, i32 or bool",
                     );
                 }
+                if let Some(default) = &constant.default {
+                    unit.error(&default.1, DEFAULTS);
+                }
             }
-            GenericParam::Type(_) => {}
+            GenericParam::Type(ty) => {
+                if let Some(default) = &ty.default {
+                    unit.error(&default.1, DEFAULTS);
+                }
+            }
         }
     }
 }
+
+const DEFAULTS: &str = "a kernel's parameters have no defaults; list the values: `instances(…)`";
 
 /// The instances of every `instances(…)`, each the product of its lists.
 fn instances(unit: &mut Unit, attribute: &Attribute, function: &ItemFn) -> Vec<Instance> {
     match attribute.instances.as_slice() {
         [] => product(unit, &[], function),
-        groups => groups
-            .iter()
-            .flat_map(|group| product(unit, group, function))
-            .collect(),
+        groups => {
+            let all: Vec<Instance> = groups
+                .iter()
+                .flat_map(|group| product(unit, group, function))
+                .collect();
+            let parameters: Vec<_> = function.sig.generics.params.iter().collect();
+            let names: Vec<String> = all
+                .iter()
+                .map(|instance| instance_name(&parameters, &instance.generics))
+                .collect();
+            for (index, name) in names.iter().enumerate() {
+                if groups.len() > 1 && names[..index].contains(name) {
+                    unit.error(
+                        &function.sig.ident,
+                        format!("two of its `instances(…)` have the instance `{name}`"),
+                    );
+                }
+            }
+            all
+        }
     }
 }
 
 fn product(unit: &mut Unit, lists: &[(Ident, Vec<Expr>)], function: &ItemFn) -> Vec<Instance> {
+    check_lists(unit, lists, function);
     let mut all = vec![Instance {
         name: quote!(),
         generics: Vec::new(),
@@ -159,6 +171,45 @@ fn product(unit: &mut Unit, lists: &[(Ident, Vec<Expr>)], function: &ItemFn) -> 
     all
 }
 
+/// No list is empty, none is given twice, and none has a value twice: each would lose an
+/// instance or make two of one name.
+fn check_lists(unit: &mut Unit, lists: &[(Ident, Vec<Expr>)], function: &ItemFn) {
+    for (index, (name, values)) in lists.iter().enumerate() {
+        if lists[..index].iter().any(|(earlier, _)| earlier == name) {
+            unit.error(
+                name,
+                format!("the values of `{name}` are listed twice; join the lists"),
+            );
+        }
+        if values.is_empty() {
+            unit.error(
+                name,
+                format!("`{name}` has no values, so that the kernel would have no instance"),
+            );
+        }
+        let is_type = function
+            .sig
+            .generics
+            .type_params()
+            .any(|p| p.ident == *name);
+        for (at, value) in values.iter().enumerate() {
+            if is_type && matches!(value, Expr::Lit(_) | Expr::Unary(_) | Expr::Binary(_)) {
+                unit.error(
+                    value,
+                    format!(
+                        "`{name}` is a type: list types, as in `instances({name} = [f32, f16])`"
+                    ),
+                );
+            }
+            let text = value.to_token_stream().to_string();
+            let is_known = |v: &Expr| v.to_token_stream().to_string() == text;
+            if values[..at].iter().any(is_known) {
+                unit.error(value, format!("`{text}` is listed twice"));
+            }
+        }
+    }
+}
+
 fn generic_argument(value: &Expr, is_type: bool) -> TokenStream {
     match (is_type, value) {
         (true, _) | (false, Expr::Lit(_)) => quote!(#value),
@@ -180,12 +231,13 @@ fn header(
         .collect();
     let fixed = Names {
         consts: names.consts.clone(),
+        is_fixed: true,
         ..Names::default()
     };
     let workgroup = attribute
         .workgroup
         .iter()
-        .map(|e| unit.formula(e, &fixed))
+        .map(|axis| workgroup_axis(unit, axis, &fixed))
         .collect();
     let mut requires = Vec::new();
     for fact in &attribute.requires {
@@ -193,6 +245,12 @@ fn header(
     }
     let mut in_place = Vec::new();
     for (first, second) in &attribute.in_place {
+        if first == second {
+            unit.error(
+                second,
+                format!("`{second}` is one view already; name two parameters: `in_place(y, x)`"),
+            );
+        }
         let first = position(unit, signature, first);
         let second = position(unit, signature, second);
         if let (Some(first), Some(second)) = (first, second) {
@@ -211,6 +269,22 @@ fn header(
         cooperative: attribute.cooperative,
         dependent: attribute.dependent,
     }
+}
+
+/// The size of a workgroup along an axis; a literal is checked here, a constant when it is built.
+fn workgroup_axis(unit: &mut Unit, axis: &Expr, names: &Names) -> Formula {
+    let refused_before = unit.refused();
+    let size = unit.formula(axis, names);
+    if let Formula::Int { value } = size
+        && !(1..=1024).contains(&value)
+        && unit.refused() == refused_before
+    {
+        unit.error(
+            axis,
+            format!("a workgroup has 1 to 1024 threads along an axis, not {value}"),
+        );
+    }
+    size
 }
 
 fn position(unit: &mut Unit, signature: &Signature, name: &Ident) -> Option<u32> {
@@ -254,24 +328,30 @@ fn emit(
 ) -> TokenStream {
     let generics = &function.sig.generics;
     let (declared, _, clause) = generics.split_for_impl();
-    let block = &function.block;
+    let (name, block) = (&function.sig.ident, &function.block);
     let (items, bindings) = (&unit.items, &signature.bindings);
     let slots = unit.slot_declarations();
     let describe = unit.describe(encoded);
     let errors = unit.compile_errors();
     let lints: TokenStream = lint_attributes(&function.attrs);
-    let registration = if errors.is_empty() {
-        registration(function, instances)
-    } else {
-        quote!()
-    };
     let module = launcher(function, signature);
+    // The body of a refused kernel would only add errors that follow from the first.
+    if !errors.is_empty() {
+        // A method is in an `impl`, where no module can stand.
+        return match function.sig.receiver() {
+            Some(_) => errors,
+            None => quote!(#module #errors),
+        };
+    }
+    let registration = registration(function, instances);
+    let cfg = attributes_named(&function.attrs, &["cfg"]);
     quote! {
         #module
+        #cfg
         const _: () = {
-            #[allow(clippy::explicit_counter_loop, clippy::needless_range_loop, reason = "loops of kernels count")]
+            #[allow(clippy::explicit_counter_loop, clippy::needless_range_loop, clippy::redundant_pattern, reason = "loops of kernels count, and names of arms are marked as names")]
             #lints
-            fn __kernel #declared (__call: ::iron_ir::build::Call<'_, '_>) #clause {
+            fn #name #declared (__call: ::iron_ir::build::Call<'_, '_>) #clause {
                 #(#items)*
                 #slots
                 match __call {
@@ -284,26 +364,26 @@ fn emit(
             }
             #registration
         };
-        #errors
     }
 }
 
 /// `#[allow]` and its like go to the typed copy.
 fn lint_attributes(attrs: &[SynAttribute]) -> TokenStream {
+    attributes_named(attrs, &["allow", "expect", "warn", "deny"])
+}
+
+fn attributes_named(attrs: &[SynAttribute], names: &[&str]) -> TokenStream {
     attrs
         .iter()
-        .filter(|attr| {
-            ["allow", "expect", "warn", "deny", "cfg"]
-                .iter()
-                .any(|name| attr.path().is_ident(name))
-        })
+        .filter(|attr| names.iter().any(|name| attr.path().is_ident(name)))
         .map(ToTokens::to_token_stream)
         .collect()
 }
 
 fn registration(function: &ItemFn, instances: &[Instance]) -> TokenStream {
     let name = function.sig.ident.to_string();
-    let line = function.sig.ident.span().start().line as u32;
+    let function_name = &function.sig.ident;
+    let line = function_name.span().start().line as u32;
     let parameters: Vec<_> = function.sig.generics.params.iter().collect();
     let entries = instances.iter().map(|instance| {
         let generics = &instance.generics;
@@ -335,8 +415,8 @@ fn registration(function: &ItemFn, instances: &[Instance]) -> TokenStream {
                 name: #name,
                 types: &[#(#types),*],
                 consts: &[#(#consts),*],
-                build: || ::iron_ir::build::build(__kernel #turbofish, #name),
-                host: |__arguments| __kernel #turbofish (::iron_ir::build::Call::Run(__arguments)),
+                build: || ::iron_ir::build::build(#function_name #turbofish, #name),
+                host: |__arguments| #function_name #turbofish (::iron_ir::build::Call::Run(__arguments)),
             }
         }
     });

@@ -1,7 +1,10 @@
 //! Encodes patterns.
 
+use proc_macro2::Span;
 use quote::{ToTokens, quote};
-use syn::{Expr, Lit, Pat, RangeLimits, UnOp};
+use syn::spanned::Spanned;
+use syn::visit_mut::VisitMut;
+use syn::{Expr, FieldPat, Lit, Pat, PatIdent, PatWild, RangeLimits, Token, UnOp};
 
 use crate::tree::{FieldPattern, Pattern};
 use crate::unit::{Unit, at};
@@ -145,6 +148,34 @@ impl Unit {
             }
         }
     }
+}
+
+/// Writes the names that an arm binds as `name @ _`, which a constant of that name cannot be:
+/// without it, the name would be the constant in rustc and a new variable in the IR.
+pub fn mark_names(pattern: &mut Pat) {
+    struct Marker;
+    impl VisitMut for Marker {
+        fn visit_pat_ident_mut(&mut self, name: &mut PatIdent) {
+            if name.subpat.is_none() && !is_constant_name(&name.ident.to_string()) {
+                let span = name.ident.span().resolved_at(Span::mixed_site());
+                let wild = Pat::Wild(PatWild {
+                    attrs: Vec::new(),
+                    underscore_token: Token![_](span),
+                });
+                name.subpat = Some((Token![@](span), Box::new(wild)));
+            }
+        }
+        fn visit_field_pat_mut(&mut self, field: &mut FieldPat) {
+            // `S { x }` has no place for `@ _`; as `S { x: x @ _ }` it has.
+            if field.colon_token.is_none() {
+                field.colon_token = Some(Token![:](field.member.span()));
+            }
+            self.visit_pat_mut(&mut field.pat);
+        }
+        // A guard is an expression.
+        fn visit_expr_mut(&mut self, _: &mut Expr) {}
+    }
+    Marker.visit_pat_mut(pattern);
 }
 
 /// `LIMIT`, not `limit`: in a pattern, the first is a constant and the second a new name.

@@ -3,7 +3,10 @@
 use proc_macro2::{Ident, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::spanned::Spanned;
-use syn::{Expr, FnArg, GenericArgument, Pat, PathArguments, Type, TypePath};
+use syn::{
+    AngleBracketedGenericArguments, Expr, FnArg, GenericArgument, Pat, PathArguments, Type,
+    TypePath,
+};
 
 use crate::formula::Names;
 use crate::pattern::is_constant_name;
@@ -64,7 +67,7 @@ impl Unit {
     fn declare_names(&mut self, signature: &mut Signature, index: usize, parameter: &syn::PatType) {
         match &*parameter.ty {
             Type::Reference(reference) => {
-                let Ok((_, _, dims)) = tensor_type(&reference.elem) else {
+                let Ok((.., dims)) = tensor_type(&reference.elem) else {
                     return;
                 };
                 for dim in &dims {
@@ -106,6 +109,18 @@ impl Unit {
             return;
         };
         let name = &pattern.ident;
+        let text = name.to_string();
+        if signature.names.dims.contains(&text) {
+            self.error(
+                name,
+                format!("`{name}` is a dimension's name too; rename one of the two"),
+            );
+        }
+        let is_taken = |known: &Parameter| matches!(&known.pattern, Pattern::Name { name, .. } if *name == text);
+        if signature.parameters.iter().any(is_taken) {
+            self.error(name, format!("two parameters have the name `{name}`"));
+            return;
+        }
         if let Some(token) = &pattern.mutability {
             self.error(
                 token,
@@ -143,6 +158,13 @@ impl Unit {
         name: &Ident,
         ty: &Type,
     ) -> Option<ParameterKind> {
+        if let Type::Path(path) = ty
+            && let Some(last) = path.path.segments.last()
+            && matches!(last.ident.to_string().as_str(), "Tensor" | "StridedTensor")
+        {
+            self.error(ty, BY_REFERENCE);
+            return None;
+        }
         if scalar_name(ty).is_none() {
             self.error(
                 ty,
@@ -173,7 +195,7 @@ impl Unit {
         reference: &syn::TypeReference,
     ) -> Option<ParameterKind> {
         let mutable = reference.mutability.is_some();
-        let (holder, scalar, dims) = match tensor_type(&reference.elem) {
+        let (holder, arguments, scalar, dims) = match tensor_type(&reference.elem) {
             Ok(parts) => parts,
             Err(error) => {
                 self.push_error(error);
@@ -187,22 +209,26 @@ impl Unit {
         let strided = holder == "StridedTensor";
         let rank = shape.len();
         let method = match (strided, mutable) {
-            (false, false) => quote!(tensor),
-            (false, true) => quote!(tensor_mut),
-            (true, false) => quote!(strided),
-            (true, true) => quote!(strided_mut),
+            (false, false) => "tensor",
+            (false, true) => "tensor_mut",
+            (true, false) => "strided",
+            (true, true) => "strided_mut",
         };
-        let (and, word) = (&reference.and_token, &reference.mutability);
+        let method = Ident::new(method, scalar.span());
         let object = match mutable {
             false => quote!(&'a dyn ::iron_ir::launch::AsTensorArg),
             true => quote!(&'a mut dyn ::iron_ir::launch::AsTensorArg),
         };
         let span = name.span();
-        let holder_span = holder.span();
-        let ty = quote_spanned!(holder_span=> #and #word #holder<#scalar, #rank>);
+        let element_span = scalar.span();
+        let value = quote_spanned!(element_span=> __arguments.#method(#index));
+        // From `&` to `>` in the author's places, so that what rustc proposes replaces all of it.
+        let (and, word) = (&reference.and_token, &reference.mutability);
+        let (open, close) = (arguments.lt_token, arguments.gt_token);
+        let ty = quote!(#and #word #holder #open #scalar, #rank #close);
         signature
             .bindings
-            .extend(quote_spanned!(span=> let #name: #ty = __arguments.#method(#index);));
+            .extend(quote_spanned!(span=> let #name: #ty = #value;));
         let doc = format!("The tensor `{name}`.");
         signature
             .fields
@@ -222,6 +248,8 @@ impl Unit {
     }
 }
 
+const BY_REFERENCE: &str = "a kernel takes tensors by reference: `&Tensor<T, (rows, cols)>`";
+
 /// The name of a type that a kernel's scalar parameter may have.
 fn scalar_name(ty: &Type) -> Option<String> {
     let Type::Path(path) = ty else { return None };
@@ -230,22 +258,19 @@ fn scalar_name(ty: &Type) -> Option<String> {
     allowed.contains(&name.as_str()).then_some(name)
 }
 
-/// `Tensor<T, (rows, cols)>`: the holder, the element type and the dimensions.
-fn tensor_type(ty: &Type) -> syn::Result<(Ident, Type, Vec<Expr>)> {
+/// `Tensor<T, (rows, cols)>`: the holder, what stands in its brackets, the element type and the
+/// dimensions.
+fn tensor_type(
+    ty: &Type,
+) -> syn::Result<(Ident, &AngleBracketedGenericArguments, Type, Vec<Expr>)> {
     let refuse = |tokens: &dyn ToTokens, message: String| {
         Err(syn::Error::new_spanned(tokens.to_token_stream(), message))
     };
     let Type::Path(path) = ty else {
-        return refuse(
-            &ty,
-            "a kernel takes tensors by reference: `&Tensor<T, (rows, cols)>`".into(),
-        );
+        return refuse(&ty, BY_REFERENCE.into());
     };
     let Some(segment) = path.path.segments.last() else {
-        return refuse(
-            &ty,
-            "a kernel takes tensors by reference: `&Tensor<T, (rows, cols)>`".into(),
-        );
+        return refuse(&ty, BY_REFERENCE.into());
     };
     let holder = segment.ident.to_string();
     if PRIMITIVES.contains(&holder.as_str()) {
@@ -264,10 +289,11 @@ fn tensor_type(ty: &Type) -> syn::Result<(Ident, Type, Vec<Expr>)> {
     let PathArguments::AngleBracketed(arguments) = &segment.arguments else {
         return refuse(&segment, form.into());
     };
-    let mut arguments = arguments.args.iter();
-    match (arguments.next(), arguments.next(), arguments.next()) {
+    let mut each = arguments.args.iter();
+    match (each.next(), each.next(), each.next()) {
         (Some(GenericArgument::Type(scalar)), Some(dims), None) => {
-            Ok((segment.ident.clone(), scalar.clone(), dimensions(dims)?))
+            let holder = segment.ident.clone();
+            Ok((holder, arguments, scalar.clone(), dimensions(dims)?))
         }
         _ => refuse(&segment, form.into()),
     }

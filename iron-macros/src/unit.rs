@@ -5,7 +5,9 @@ use std::collections::HashMap;
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
-use syn::{Item, Path, Type};
+use syn::spanned::Spanned;
+use syn::visit::Visit;
+use syn::{Attribute, Item, ItemFn, Path, Signature, Type};
 
 use crate::tree::{At, Function, Tree, Ty};
 
@@ -14,12 +16,18 @@ use crate::tree::{At, Function, Tree, Ty};
 pub struct Unit {
     errors: Vec<syn::Error>,
     scopes: Vec<Vec<String>>,
-    slot_count: usize,
+    /// With the places in the author's body that they stand for, where rustc reports what their
+    /// types lack.
+    slots: Vec<Ident>,
     types: Vec<TokenStream>,
     type_index: HashMap<String, u32>,
     callees: Vec<TokenStream>,
     consts: Vec<TokenStream>,
     const_index: HashMap<String, u32>,
+    /// How many blocks are open.
+    pub open_blocks: usize,
+    /// The name of the device function being encoded.
+    pub device_fn: Option<Ident>,
     /// `const` items of the body, which the tables may name too.
     pub items: Vec<Item>,
 }
@@ -47,6 +55,62 @@ impl Unit {
     /// Records an error.
     pub fn push_error(&mut self, error: syn::Error) {
         self.errors.push(error);
+    }
+
+    /// Whether nothing was refused so far.
+    pub fn is_clean(&self) -> bool {
+        self.errors.is_empty()
+    }
+
+    /// How many things were refused so far.
+    pub fn refused(&self) -> usize {
+        self.errors.len()
+    }
+
+    /// Refuses `async`, `unsafe`, `extern` and variadic functions; `what` names the function.
+    pub fn check_qualifiers(&mut self, signature: &Signature, what: &str) {
+        let unsafe_token = match &signature.safety {
+            syn::Safety::Unsafe(token) => Some(token.to_token_stream()),
+            _ => None,
+        };
+        for (token, word) in [
+            (signature.asyncness.map(|t| t.to_token_stream()), "async"),
+            (unsafe_token, "unsafe"),
+            (
+                signature.abi.as_ref().map(|t| t.to_token_stream()),
+                "extern",
+            ),
+            (signature.constness.map(|t| t.to_token_stream()), "const"),
+        ] {
+            if let Some(token) = token {
+                self.error(token, format!("{what} is not `{word}`; remove the word"));
+            }
+        }
+    }
+
+    /// Refuses attributes inside of a function: what they do to the Rust text, its device code
+    /// would not do.
+    pub fn check_attributes(&mut self, function: &ItemFn) {
+        struct Finder<'a>(&'a mut Unit);
+        impl<'ast> Visit<'ast> for Finder<'_> {
+            fn visit_attribute(&mut self, attribute: &'ast Attribute) {
+                const LINTS: [&str; 6] = ["allow", "expect", "warn", "deny", "forbid", "doc"];
+                let path = attribute.path();
+                if !LINTS.iter().any(|lint| path.is_ident(lint)) {
+                    let name = path.to_token_stream().to_string().replace(' ', "");
+                    self.0.error(
+                        attribute,
+                        format!(
+                            "`#[{name}]` inside of a kernel would change its Rust text and not its \
+                             device code; put it on the whole function, or branch on a `const`"
+                        ),
+                    );
+                }
+            }
+        }
+        let mut finder = Finder(self);
+        finder.visit_signature(&function.sig);
+        finder.visit_block(&function.block);
     }
 
     /// The errors as `compile_error!`s.
@@ -81,17 +145,18 @@ impl Unit {
     }
 
     /// A new slot: its name in the expansion and its entry in the table of types.
-    pub fn slot(&mut self) -> (Ident, Ty) {
-        let name = self.bare_slot();
+    pub fn slot(&mut self, place: Span) -> (Ident, Ty) {
+        let name = self.bare_slot(place);
         let index = self.types.len() as u32;
         self.types.push(quote!(#name.shape()));
         (name, Ty::Entry { index })
     }
 
     /// A new slot that is no type of a value.
-    pub fn bare_slot(&mut self) -> Ident {
-        let name = slot_name(self.slot_count);
-        self.slot_count += 1;
+    pub fn bare_slot(&mut self, place: Span) -> Ident {
+        let name = format!("__slot{}", self.slots.len());
+        let name = Ident::new(&name, place.resolved_at(Span::mixed_site()));
+        self.slots.push(name.clone());
         name
     }
 
@@ -114,8 +179,9 @@ impl Unit {
             return Ty::Entry { index };
         }
         let index = self.types.len() as u32;
+        let span = ty.span();
         self.types
-            .push(quote!(<#ty as ::iron_ir::build::KernelType>::SHAPE));
+            .push(quote_spanned!(span=> <#ty as ::iron_ir::build::KernelType>::SHAPE));
         self.type_index.insert(key, index);
         Ty::Entry { index }
     }
@@ -138,21 +204,24 @@ impl Unit {
         if let Some(last) = path.segments.last_mut() {
             last.arguments = syn::PathArguments::None;
         }
-        self.callees.push(quote!(#path::entry(#slot)));
+        let span = path.span();
+        self.callees
+            .push(quote_spanned!(span=> #path::entry(#slot)));
         self.callees.len() as u32 - 1
     }
 
     /// `let s0 = Slot::new(); …`, one a slot.
     pub fn slot_declarations(&self) -> TokenStream {
-        (0..self.slot_count)
-            .map(slot_name)
-            .map(|name| quote!(let #name = ::iron_ir::build::Slot::new();))
-            .collect()
+        let declare = |name: &Ident| {
+            let span = name.span();
+            quote_spanned!(span=> let #name = ::iron_ir::build::Slot::new();)
+        };
+        self.slots.iter().map(declare).collect()
     }
 
     /// Whether the typed copy must be checked together with the tables.
     pub fn has_slots(&self) -> bool {
-        self.slot_count > 0
+        !self.slots.is_empty()
     }
 
     /// The expression of type `Unit`: the tree and the tables.
@@ -194,8 +263,29 @@ impl Unit {
     }
 }
 
-fn slot_name(index: usize) -> Ident {
-    Ident::new(&format!("__slot{index}"), Span::mixed_site())
+/// The function that an attribute stands on; else what to emit instead: the item and one error.
+pub fn free_function(item: &TokenStream, attribute: &str) -> Result<ItemFn, TokenStream> {
+    let error = match syn::parse2(item.clone()) {
+        Ok(Item::Fn(function)) => return Ok(function),
+        Ok(other) => syn::Error::new(
+            first_token(other.to_token_stream()),
+            format!("`#[{attribute}]` stands on a function with a body"),
+        ),
+        Err(error) => error,
+    };
+    let error = error.to_compile_error();
+    Err(quote!(#item #error))
+}
+
+/// The place of an item's first word that is no attribute.
+fn first_token(tokens: TokenStream) -> Span {
+    tokens
+        .into_iter()
+        .find_map(|token| match token {
+            proc_macro2::TokenTree::Ident(ident) => Some(ident.span()),
+            _ => None,
+        })
+        .unwrap_or_else(Span::call_site)
 }
 
 fn contains_infer(ty: &Type) -> bool {

@@ -316,3 +316,21 @@ pub enum DeviceError {
         message: String,
     },
 }
+
+impl DeviceError {
+    /// Adds the author's place to a compiler's message that names a line of the text.
+    pub(crate) fn with_place(self, places: &iron_lower::Places) -> DeviceError {
+        match self {
+            DeviceError::Compile {
+                kernel,
+                backend,
+                message,
+            } => DeviceError::Compile {
+                kernel,
+                backend,
+                message: places.explain(&message),
+            },
+            other => other,
+        }
+    }
+}

@@ -92,6 +92,7 @@ pub fn scalar_argument<T: KernelConst>(value: T) -> Argument {
 )]
 pub trait Remainder {}
 
+#[diagnostic::do_not_recommend]
 impl<T: crate::lang::Int> Remainder for T {}
 
 /// Passes an operand of `%` through, so that rustc refuses floats at the author's token.
@@ -113,4 +114,32 @@ pub trait NamedInKernel {}
 #[inline(always)]
 pub fn named<T: NamedInKernel>(value: T) -> T {
     value
+}
+
+/// Two names of one function.
+#[diagnostic::on_unimplemented(
+    message = "another function has the name of a function of the kernel language",
+    label = "this is not the language's function, which the device would run",
+    note = "rename the other function, or import this one from `iron_ir::prelude`"
+)]
+pub trait SameFunction<F> {}
+
+impl<F> SameFunction<F> for F {}
+
+/// With a second implementation, rustc compares the functions once it knows both, and says what
+/// stands above where they differ.
+#[diagnostic::do_not_recommend]
+impl<F> SameFunction<Other<F>> for F {}
+
+/// Nothing that can be called.
+pub struct Other<F>(std::marker::PhantomData<F>);
+
+/// Passes a function that the author named through; it must be the one of the language, which is
+/// what the builder takes it for.
+#[inline(always)]
+pub fn of_the_language<F, L>(written: F, _: L) -> F
+where
+    F: SameFunction<L>,
+{
+    written
 }

@@ -40,6 +40,11 @@ pub enum Call<'a, 'b> {
 }
 
 /// A value of a type that kernels may hold as a constant.
+#[diagnostic::on_unimplemented(
+    message = "a constant of type `{Self}` cannot be used in a kernel",
+    label = "not a type of kernel constants",
+    note = "constants are numbers, bool and arrays or tuples of them"
+)]
 pub trait ConstantValue {
     /// Its structure.
     fn shape(&self) -> TypeShape;
@@ -47,6 +52,7 @@ pub trait ConstantValue {
     fn scalars(&self) -> Vec<Const>;
 }
 
+#[diagnostic::do_not_recommend]
 impl<T: KernelConst> ConstantValue for T {
     fn shape(&self) -> TypeShape {
         T::SHAPE

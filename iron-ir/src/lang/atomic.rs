@@ -8,6 +8,10 @@ use super::scalar::Number;
 use super::tensor::{RowMut, StridedTensor, Tensor, TensorIndex};
 
 /// A type of atomic cells: `i32`, `u32`, `i64`, `u64`, and `f32` for add and exchange.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no atomic operations",
+    label = "i32, u32, i64, u64 or f32 only"
+)]
 pub trait Atomic: Number {
     /// Replaces the cell by `f` of it, in one step; the old value.
     ///
@@ -44,6 +48,10 @@ atomics! {
 }
 
 /// An integer type of atomic cells: `i32`, `u32`, `i64` or `u64`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no such atomic operation",
+    label = "i32, u32, i64 or u64 only"
+)]
 pub trait AtomicInt: Atomic + super::integer::Int {}
 
 impl AtomicInt for i32 {}

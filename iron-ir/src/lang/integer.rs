@@ -7,6 +7,10 @@ use std::ops::{
 use super::scalar::Number;
 
 /// An integer type.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no integer of the kernel language",
+    label = "integers only"
+)]
 pub trait Int:
     Number
     + Eq

@@ -11,6 +11,11 @@ use crate::op::Const;
 use crate::types::Scalar;
 
 /// A scalar type that tensors and arrays hold.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no element of tensors and arrays",
+    label = "no element type",
+    note = "elements are bool, integers, f16, bf16, f32, f64 and the packed types"
+)]
 pub trait Element: KernelType + Copy + 'static {
     /// The type in the IR.
     const SCALAR: Scalar;
@@ -108,6 +113,10 @@ pub trait Ordered: Sized {
 }
 
 /// An integer or a float.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no number of the kernel language",
+    label = "integers and floats only"
+)]
 pub trait Number:
     Element
     + crate::build::KernelConst
@@ -171,6 +180,10 @@ integer_numbers!(i8 i16 i32 i64 u8 u16 u32 u64 usize);
 
 /// `f16`, `bf16`, `f32` (and `f64` where the target has it). Functions of `f16` and `bf16` are
 /// the `f32` function rounded once.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no float of the kernel language",
+    label = "f16, bf16, f32 or f64 only"
+)]
 pub trait Float: Number + Neg<Output = Self> {
     /// The nearest value of this type.
     fn from_f32(value: f32) -> Self;

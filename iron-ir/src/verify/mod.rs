@@ -26,6 +26,8 @@
 mod error;
 mod lint;
 #[cfg(test)]
+mod rules;
+#[cfg(test)]
 mod tests;
 mod types;
 mod uniformity;

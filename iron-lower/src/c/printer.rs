@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use iron_ir::entity::{Array, Handle, Value};
-use iron_ir::kernel::{Kernel, ParamKind, Space};
+use iron_ir::kernel::{Kernel, ParamKind, Space, Span};
 use iron_ir::layout::{BlockLayout, FieldKind};
 use iron_ir::op::BuiltinOp;
 
@@ -15,6 +15,7 @@ use super::helpers::Helpers;
 use super::names::{Namer, legal_entry_point};
 use super::ops::Ops;
 use crate::error::LowerError;
+use crate::places::Places;
 use crate::profile::Profile;
 
 /// Why a construct cannot be printed: the passes should have rewritten it.
@@ -61,8 +62,10 @@ pub(crate) struct Printer<'a> {
     pub guards: Vec<(usize, String)>,
     /// The role whose block is at hand.
     pub role: Option<Role>,
-    /// The author's line of the statement at hand.
-    pub line: u32,
+    /// The author's place of the statement at hand.
+    pub span: Span,
+    /// The places of what was written, by where it begins in `out`.
+    pub marks: Vec<(usize, Span)>,
     pub out: String,
     pub indent: usize,
 }
@@ -72,7 +75,7 @@ pub(crate) fn emit(
     kernel: &Kernel,
     profile: &Profile,
     dialect: &dyn Dialect,
-) -> Result<String, LowerError> {
+) -> Result<(String, Places), LowerError> {
     let mut printer = Printer::new(kernel, profile, dialect);
     match printer.text() {
         Ok(text) => Ok(text),
@@ -80,7 +83,7 @@ pub(crate) fn emit(
             kernel: kernel.full_name(),
             profile: profile.name.into(),
             what: fault.what,
-            line: printer.line,
+            line: printer.span.line,
         }),
     }
 }
@@ -142,7 +145,8 @@ impl<'a> Printer<'a> {
             pending: Vec::new(),
             guards: Vec::new(),
             role: None,
-            line: 0,
+            span: Span::default(),
+            marks: Vec::new(),
             out: String::new(),
             indent: 1,
         }
@@ -160,7 +164,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    fn text(&mut self) -> Result<String, Fault> {
+    fn text(&mut self) -> Result<(String, Places), Fault> {
         for line in self.dialect.entry_statements(&self.context()) {
             self.statement(&line);
         }
@@ -211,9 +215,11 @@ impl<'a> Printer<'a> {
         text.push_str(&self.dialect.entry_types(&self.context()));
         text.push_str(&signature);
         text.push_str(" {\n");
+        let before = text.matches('\n').count();
+        let places = Places::of_text(self.kernel, &body, before, &self.marks);
         text.push_str(&body);
         text.push_str("}\n");
-        Ok(text)
+        Ok((text, places))
     }
 
     fn arrays(&mut self) {
@@ -249,6 +255,9 @@ impl<'a> Printer<'a> {
 
     /// Writes one line at the current indentation.
     pub fn statement(&mut self, line: &str) {
+        if self.marks.last().is_none_or(|(_, span)| *span != self.span) {
+            self.marks.push((self.out.len(), self.span));
+        }
         wrap(line, self.indent, &mut self.out);
     }
 
@@ -271,7 +280,7 @@ impl<'a> Printer<'a> {
 const WIDTH: usize = 100;
 
 /// Writes a line; a long one has the arguments of its longest call on lines of their own.
-fn wrap(line: &str, indent: usize, out: &mut String) {
+pub(super) fn wrap(line: &str, indent: usize, out: &mut String) {
     let pad = "    ".repeat(indent);
     let is_head = line.ends_with('{') || line.starts_with("if (");
     let list = if pad.len() + line.len() > WIDTH && !is_head {

@@ -10,7 +10,7 @@ use iron_ir::types::Scalar;
 use super::analysis::{Effects, upper_bound};
 use super::dialect::{MachineNames, Role};
 use super::expr::{Expr, Level};
-use super::printer::{Fault, Printer};
+use super::printer::{Fault, Printer, wrap};
 
 /// Characters of a delayed expression beyond which it gets a name.
 const LONGEST_DELAYED: usize = 80;
@@ -19,7 +19,7 @@ impl Printer<'_> {
     /// Prints a block's statements.
     pub fn block(&mut self, block: &Block) -> Result<(), Fault> {
         for (index, (stmt, span)) in block.0.iter().enumerate() {
-            self.line = span.line;
+            self.span = *span;
             for local in self.declarations.before(block, index).to_vec() {
                 self.declare(local, stmt);
             }
@@ -565,9 +565,26 @@ impl Printer<'_> {
         if let Some(at) = self.guards.iter().position(|(at, _)| *at == inner) {
             let (_, condition) = self.guards.swap_remove(at);
             let length = self.out[inner..].find('\n').map_or(0, |n| n + 1);
-            let rest = self.out[inner + length..].to_owned();
+            let kept = inner + length;
+            let rest = self.out[kept..].to_owned();
             self.out.truncate(start);
-            self.statement(&format!("while ({condition}) {{"));
+            let first = self.marks.partition_point(|(at, _)| *at < kept);
+            let marks = self.marks.split_off(first);
+            // The condition has the place of the test that it was.
+            let test = self.marks.last().map_or(self.span, |(_, span)| *span);
+            self.marks.retain(|(at, _)| *at < start);
+            self.marks.push((start, test));
+            wrap(
+                &format!("while ({condition}) {{"),
+                self.indent,
+                &mut self.out,
+            );
+            let moved = self.out.len();
+            self.marks.push((moved, test));
+            let shifted = marks
+                .into_iter()
+                .map(|(at, span)| (at - kept + moved, span));
+            self.marks.extend(shifted);
             self.out.push_str(&rest);
         }
         self.statement("}");

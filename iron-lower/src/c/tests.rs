@@ -181,11 +181,12 @@ pub(crate) fn text(kernel: &Kernel, profile: &str) -> String {
 }
 
 fn emit(kernel: &Kernel, profile: &Profile) -> Result<String, crate::LowerError> {
-    match profile.target {
+    let emitted = match profile.target {
         Target::Msl => msl::emit(kernel, profile),
         Target::Hip => hip::emit(kernel, profile),
         Target::Cuda | Target::SpirV | Target::Cpu => cuda::emit(kernel, profile),
-    }
+    };
+    emitted.map(|(text, _)| text)
 }
 
 /// `y[i] = a * x[i] + y[i]`, with a tail.

@@ -18,6 +18,7 @@ use crate::c::expr::Expr;
 use crate::c::nvidia_amd as shared;
 use crate::c::ops::Ops;
 use crate::error::LowerError;
+use crate::places::Places;
 use crate::profile::Profile;
 
 /// Flags of NVRTC (and of nvcc) beside the architecture. A fused multiply-add stands in the
@@ -28,7 +29,7 @@ pub const COMPILE_FLAGS: &[&str] = &["--std=c++17", "--fmad=false", "-default-de
 const STATIC_SHARED_BYTES: u64 = 48 << 10;
 
 /// The text of a kernel after the passes.
-pub fn emit(kernel: &Kernel, profile: &Profile) -> Result<String, LowerError> {
+pub fn emit(kernel: &Kernel, profile: &Profile) -> Result<(String, Places), LowerError> {
     c::emit(kernel, profile, &Cuda)
 }
 

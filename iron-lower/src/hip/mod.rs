@@ -13,13 +13,14 @@ use crate::c::expr::{Expr, Level};
 use crate::c::nvidia_amd as shared;
 use crate::c::ops::Ops;
 use crate::error::LowerError;
+use crate::places::Places;
 use crate::profile::Profile;
 
 /// Flags of hipRTC (and of clang) beside the architecture.
 pub const COMPILE_FLAGS: &[&str] = &["-std=c++17", "-O3", "-ffp-contract=off"];
 
 /// The text of a kernel after the passes.
-pub fn emit(kernel: &Kernel, profile: &Profile) -> Result<String, LowerError> {
+pub fn emit(kernel: &Kernel, profile: &Profile) -> Result<(String, Places), LowerError> {
     c::emit(kernel, profile, &Hip)
 }
 

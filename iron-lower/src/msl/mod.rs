@@ -14,10 +14,11 @@ use crate::c::dialect::{ArrayDeclaration, Context, Dialect, Memory, Printed};
 use crate::c::expr::{Expr, Level};
 use crate::c::ops::Ops;
 use crate::error::LowerError;
+use crate::places::Places;
 use crate::profile::{Profile, has_block_buffer};
 
 /// The text of a kernel after the passes.
-pub fn emit(kernel: &Kernel, profile: &Profile) -> Result<String, LowerError> {
+pub fn emit(kernel: &Kernel, profile: &Profile) -> Result<(String, Places), LowerError> {
     c::emit(kernel, profile, &Msl)
 }
 

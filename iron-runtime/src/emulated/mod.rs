@@ -215,14 +215,14 @@ impl EmulatedDevice {
 
     /// The pipeline of a text.
     fn pipeline_of(&self, text: Text) -> Result<EmulatedPipeline, DeviceError> {
-        let program = self
-            .compiler
-            .program(&text)
-            .map_err(|message| DeviceError::Compile {
+        let program = self.compiler.program(&text).map_err(|message| {
+            let error = DeviceError::Compile {
                 kernel: text.kernel.full_name(),
                 backend: self.backend.name(),
                 message,
-            })?;
+            };
+            error.with_place(&text.places)
+        })?;
         Ok(EmulatedPipeline {
             layout: BlockLayout::of(&text.kernel),
             limits: self.limits(),

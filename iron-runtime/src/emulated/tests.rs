@@ -41,11 +41,12 @@ const ROTATE: &str = "kernel @pass_on grid(2, 1, 1) workgroup(64, 1, 1) {
   dim #n
   param @x: tensor<u32, [#n], read, align 1>
   param @y: tensor<u32, [#n], read_write, align 1>
+  file \"src/pass.rs\"
   shared &s: [u32; 64]
 
   %v: u32 = load @x[global_id.0]
-  store &s[local_index] = %v
-  barrier workgroup shared
+  store &s[local_index] = %v !8:5
+  barrier workgroup shared !9:5
   %next: u32 = add local_index, 1u32
   %other: u32 = and %next, 63u32
   %w: u32 = load &s[%other]
@@ -335,6 +336,11 @@ fn a_refused_text_names_its_line_and_spoils_no_other() {
         assert!(matches!(error, DeviceError::Compile { .. }), "{message}");
         assert!(message.contains("no_such_function"), "{message}");
         assert!(message.contains("pass_on.0."), "{message}");
+        assert!(message.contains("`pass_on`"), "{message}");
+        assert!(
+            message.ends_with("(made from src/pass.rs:9:5)"),
+            "{message}"
+        );
         assert!(!message.contains('\n'), "{message}");
 
         let compiler = Compiler::find().expect("found before");

@@ -7,12 +7,14 @@
 use std::fmt::Write as _;
 
 use iron_ir::kernel::{Kernel, Space};
-use iron_lower::{Code, LowerError, Profile, Target};
+use iron_lower::{Code, LowerError, Places, Profile, Target};
 
 /// A generated text, and what its unit must know of it.
 pub(super) struct Text {
     pub kernel: Kernel,
     pub source: String,
+    /// The author's place of each line.
+    pub places: Places,
     target: Target,
     entry: String,
     /// Bytes of CUDA's dynamic shared memory.
@@ -27,7 +29,7 @@ impl Text {
             Code::Text(text) => text,
             Code::SpirV(_) | Code::Machine(_) => String::new(),
         };
-        let kernel = lowered.kernel;
+        let (kernel, places) = (lowered.kernel, lowered.places);
         let (entry, dynamic_shared) = match profile.target {
             Target::Hip => (iron_lower::hip::entry_point(&kernel), 0),
             Target::Msl => (iron_lower::msl::entry_point(&kernel), 0),
@@ -39,6 +41,7 @@ impl Text {
         Ok(Text {
             kernel,
             source,
+            places,
             target: profile.target,
             entry,
             dynamic_shared,

@@ -233,7 +233,8 @@ impl GpuDevice {
             None => {
                 let binary = self
                     .compiler
-                    .compile(&kernel.full_name(), text, &self.flags)?;
+                    .compile(&kernel.full_name(), text, &self.flags)
+                    .map_err(|error| error.with_place(&lowered.places))?;
                 self.cache.put(&key, &binary);
                 binary
             }

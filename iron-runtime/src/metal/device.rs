@@ -295,7 +295,7 @@ impl MetalDevice {
         let device = &self.shared.device;
         let library = device
             .newLibraryWithSource_options_error(&NSString::from_str(text), Some(&options))
-            .map_err(|error| refuse(first_line(&error)))?;
+            .map_err(|error| refuse(first_line(&error)).with_place(&lowered.places))?;
         let entry = iron_lower::msl::entry_point(&lowered.kernel);
         let function = library
             .newFunctionWithName(&NSString::from_str(&entry))

@@ -165,7 +165,12 @@ enum LoweringResult {
 }
 
 fn compile(lowering: &Lowering<'_>, compilers: &Compilers, cache: &Cache) -> LoweringResult {
-    let Lowered::Source { bytes: source, .. } = &lowering.lowered else {
+    let Lowered::Source {
+        bytes: source,
+        places,
+        ..
+    } = &lowering.lowered
+    else {
         return LoweringResult::NotLowered;
     };
     let compiler = match compilers.get(lowering.profile.target) {
@@ -194,7 +199,7 @@ fn compile(lowering: &Lowering<'_>, compilers: &Compilers, cache: &Cache) -> Low
             cached,
         },
         Err(failure) => LoweringResult::Failed {
-            reason: failure.to_string(),
+            reason: places.explain(&failure.to_string()),
         },
     }
 }

@@ -56,6 +56,7 @@ pub fn write(
                 extension,
                 bytes,
                 shared_bytes,
+                places: _,
             } => {
                 let stem = file_stem(plan, lowering);
                 let source = format!("{stem}.{extension}");

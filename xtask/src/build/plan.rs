@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use iron_lower::Places;
 use rayon::prelude::*;
 use serde_json::Value;
 
@@ -51,6 +52,8 @@ pub enum Lowered {
         extension: &'static str,
         /// Its content.
         bytes: Vec<u8>,
+        /// The author's place of each of its lines or instructions.
+        places: Places,
         /// Shared memory of a workgroup after the passes, in bytes.
         shared_bytes: u32,
     },
@@ -218,6 +221,7 @@ pub(super) mod tests {
                 _ => Lowered::Source {
                     extension: "txt",
                     bytes: format!("{text} for {}", profile.name).into_bytes(),
+                    places: Places::default(),
                     shared_bytes: 0,
                 },
             }),

@@ -93,6 +93,7 @@ fn lowered(result: Result<Artifact, LowerError>, profile: &iron_lower::Profile) 
             Some(bytes) => Lowered::Source {
                 extension: profile.target.extension(),
                 bytes,
+                places: artifact.places,
                 shared_bytes: u32::try_from(artifact.kernel.shared_bytes()).unwrap_or(u32::MAX),
             },
             None => Lowered::Failed(format!("`{}` has no source", profile.name)),

@@ -186,3 +186,78 @@ fn assemble(text: &str) -> Vec<u8> {
     assert!(finished.status.success(), "{}", finished.stderr);
     finished.stdout
 }
+
+/// A kernel whose store of 5 the author wrote on line 14.
+const PLACED: &str = "kernel @k grid(1, 1, 1) workgroup(64, 1, 1) {
+  file \"src/k.rs\"
+  dim #n
+  param @x: tensor<f32, [#n], read, align 1> !1:1
+  param @y: tensor<f32, [#n], read_write, align 1> !2:1
+
+  %v: f32 = load @x[0u32] !10:3
+  store @y[0u32] = %v !11:3
+  store @y[1u32] = 5.0f32 !14:5
+  store @y[2u32] = 7.0f32 !20:3
+}
+";
+
+#[test]
+fn a_refusal_leads_to_the_authors_line() {
+    let kernel = iron_ir::parse::parse(PLACED).expect("parses");
+    for (target, lowered) in [
+        (Target::Cuda, "sm_90a"),
+        (Target::Hip, "gfx942"),
+        (Target::Msl, "metal3.1"),
+    ] {
+        let profile = iron_lower::profile::by_name(lowered).expect("a profile");
+        let lowered = iron_lower::lower(&kernel, &profile).expect("lowers");
+        let text = lowered.text().expect("a text");
+        assert_eq!(text.matches("= 5.0f").count(), 1, "{text}");
+        let broken = text.replace("= 5.0f", "= no_such_value + 5.0f");
+        let Some(log) = refusal(target, broken.as_bytes()) else {
+            continue;
+        };
+        let explained = lowered.places.explain(&log);
+        assert!(explained.contains("no_such_value"), "{explained}");
+        assert!(
+            explained.ends_with("(made from src/k.rs:14:5)"),
+            "{target}: {explained}"
+        );
+    }
+}
+
+#[test]
+fn a_refused_module_leads_to_the_authors_line() {
+    let kernel = iron_ir::parse::parse(PLACED).expect("parses");
+    let profile = iron_lower::profile::of(iron_lower::Target::SpirV).remove(0);
+    let lowered = iron_lower::lower(&kernel, &profile).expect("lowers");
+    let iron_lower::Code::SpirV(mut words) = lowered.code else {
+        panic!("a module");
+    };
+    let store = store_of_line(&words, 14).expect("a store on the line");
+    // The address is no value of its own type.
+    words[store + 2] = words[store + 1];
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let Some(log) = refusal(Target::Spirv, &bytes) else {
+        return;
+    };
+    let explained = lowered.places.explain(&log);
+    assert!(
+        explained.ends_with("(made from src/k.rs:14:5)"),
+        "{explained}"
+    );
+}
+
+/// The word at which the first `OpStore` of an author's line begins.
+fn store_of_line(words: &[u32], line: u32) -> Option<usize> {
+    let (mut at, mut current) = (5, 0);
+    while at < words.len() {
+        match words[at] & 0xffff {
+            8 => current = words[at + 2],
+            62 if current == line => return Some(at),
+            _ => {}
+        }
+        at += (words[at] >> 16) as usize;
+    }
+    None
+}

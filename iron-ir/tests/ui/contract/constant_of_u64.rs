@@ -1,0 +1,8 @@
+use iron_ir::prelude::*;
+
+#[kernel(grid = [n], workgroup = 64, instances(N = [64]))]
+fn wrong<const N: u64>(y: &mut Tensor<f32, (n,)>) {
+    y[0] = N as f32;
+}
+
+fn main() {}

@@ -1,0 +1,8 @@
+use iron_ir::prelude::*;
+
+#[kernel(grid = [n], workgroup = 64, instances(T = [64]))]
+fn wrong<T: Float>(y: &mut Tensor<T, (n,)>) {
+    y[0] = T::ZERO;
+}
+
+fn main() {}

@@ -1,0 +1,12 @@
+use iron_ir::prelude::*;
+use iron_ir::testing::Cases;
+
+#[kernel(grid = [1], workgroup = 64)]
+fn fill(y: &mut Tensor<f32, (n,)>) {
+    y[0] = 1.0;
+}
+
+#[test_kernel]
+fn fills(_t: &mut Cases) {}
+
+fn main() {}

@@ -1,0 +1,11 @@
+use iron_ir::prelude::*;
+
+#[kernel(grid = [1], workgroup = 64)]
+fn fill(y: &mut Tensor<f32, (n,)>) {
+    y[0] = 1.0;
+}
+
+#[test_kernel(fill)]
+struct Fills;
+
+fn main() {}

@@ -1,0 +1,12 @@
+use iron_ir::prelude::*;
+
+#[kernel(grid = [1], workgroup = 64)]
+fn wrong(x: &Tensor<f32, (n,)>, y: &mut Tensor<f32, (n,)>) {
+    y[0] = match n {
+        #[cfg(debug_assertions)]
+        0 => 1.0,
+        _ => x[0],
+    };
+}
+
+fn main() {}

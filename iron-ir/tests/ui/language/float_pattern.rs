@@ -1,0 +1,11 @@
+use iron_ir::prelude::*;
+
+#[kernel(grid = [1], workgroup = 64)]
+fn wrong(x: &Tensor<f32, (n,)>, y: &mut Tensor<f32, (n,)>) {
+    y[0] = match x[0] {
+        0.0 => 1.0,
+        a => a,
+    };
+}
+
+fn main() {}

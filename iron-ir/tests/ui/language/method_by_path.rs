@@ -1,0 +1,8 @@
+use iron_ir::prelude::*;
+
+#[kernel(grid = [1], workgroup = 64)]
+fn wrong(x: &Tensor<f32, (n,)>, y: &mut Tensor<f32, (n,)>) {
+    y[0] = f32::max(x[0], 0.0);
+}
+
+fn main() {}

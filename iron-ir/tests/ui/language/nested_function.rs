@@ -1,0 +1,11 @@
+use iron_ir::prelude::*;
+
+#[kernel(grid = [1], workgroup = 64)]
+fn wrong(x: &Tensor<f32, (n,)>, y: &mut Tensor<f32, (n,)>) {
+    fn double(a: f32) -> f32 {
+        a * 2.0
+    }
+    y[0] = double(x[0]);
+}
+
+fn main() {}

@@ -1,0 +1,10 @@
+use iron_ir::prelude::*;
+
+#[kernel(grid = [1], workgroup = 64)]
+fn wrong(x: &Tensor<f32, (n,)>, y: &mut Tensor<f32, (n,)>) {
+    for i in 0.. {
+        y[i] = x[i];
+    }
+}
+
+fn main() {}

@@ -1,0 +1,11 @@
+use iron_ir::prelude::*;
+
+#[kernel(grid = [1], workgroup = 64)]
+fn wrong(x: &Tensor<f32, (n,)>, y: &mut Tensor<f32, (n,)>) {
+    y[0] = match n {
+        "zero" => 0.0,
+        _ => x[0],
+    };
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+use iron_ir::prelude::*;
+
+#[kernel(grid = [1], workgroup = 64)]
+fn wrong(x: &Tensor<f32, (n,)>, y: &mut Tensor<f32, (n,)>) {
+    barrier(0);
+    y[0] = x[0];
+}
+
+fn main() {}

@@ -1,0 +1,11 @@
+use iron_ir::prelude::*;
+
+#[kernel(grid = [1], workgroup = 64)]
+fn wrong(x: &Tensor<f32, (n,)>, y: &mut Tensor<f32, (n,)>) {
+    let a: f32 = loop {
+        break;
+    };
+    y[0] = a;
+}
+
+fn main() {}
