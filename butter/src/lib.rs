@@ -9,6 +9,7 @@
 //! | run a request on a model | [`generate::Generator`] |
 //! | let a smaller model propose its tokens | [`speculate::speculate`] |
 //! | run a checkpoint on a device | [`engine::DeviceModel`] |
+//! | measure a model or the shape of one | [`bench`], [`shapes`] |
 //! | put another execution below the engine | [`model::Model`] |
 //! | read tensors of a file | [`catalogue`], [`gguf`], [`safetensors`] |
 //!
@@ -21,6 +22,7 @@
 //! Wrong input of any kind is a typed error of one line that names the file, the
 //! field and both values; nothing is allocated from an unchecked length.
 
+pub mod bench;
 pub mod catalogue;
 pub mod chat;
 pub mod checkpoint;
@@ -35,6 +37,7 @@ mod quote;
 pub mod rope;
 pub mod safetensors;
 pub mod sampler;
+pub mod shapes;
 pub mod speculate;
 pub mod stop;
 pub mod tokenizer;

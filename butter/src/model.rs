@@ -78,6 +78,19 @@ pub trait Model {
     ///
     /// On an error no sequence has changed: state moves for all rows or for none.
     fn step(&mut self, rows: &[StepRow]) -> Result<Vec<RowResult>, ModelError>;
+
+    /// Runs up to `steps` steps, at least one, of greedy rows of a sequence each, in which each
+    /// row's choice is its next token; gives the rows' results step by step. How many steps ran
+    /// is their number: a model may run fewer than asked. A row whose result is
+    /// [`RowResult::Failed`] has run up to that step, and what follows for it means nothing.
+    fn advance(
+        &mut self,
+        rows: &[StepRow],
+        steps: usize,
+    ) -> Result<Vec<Vec<RowResult>>, ModelError> {
+        let _ = steps;
+        Ok(vec![self.step(rows)?])
+    }
 }
 
 /// A model could not do what was asked.

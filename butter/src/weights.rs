@@ -37,6 +37,17 @@ pub struct WeightMatrix {
     parts: Vec<Part>,
     rows: usize,
     columns: usize,
+    random: Option<Random>,
+}
+
+/// Pseudo-random weights in place of a tensor's: element `i`, in row-major order, is that of
+/// [`uniform_value`](iron_corpus::decode::uniform_value).
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Random {
+    /// Of the generator.
+    pub seed: u32,
+    /// Elements are uniform in `-limit..limit`.
+    pub limit: f32,
 }
 
 /// Some rows of a tensor.
@@ -82,7 +93,23 @@ impl WeightMatrix {
             }],
             rows,
             columns,
+            random: None,
         }
+    }
+
+    /// A matrix of pseudo-random weights, for measuring without a checkpoint.
+    pub fn of_random(rows: usize, columns: usize, random: Random) -> Self {
+        Self {
+            parts: Vec::new(),
+            rows,
+            columns,
+            random: Some(random),
+        }
+    }
+
+    /// The generator, where the weights are pseudo-random and come from no tensor.
+    pub fn random(&self) -> Option<Random> {
+        self.random
     }
 
     /// Some of the rows, in the order of the ranges.
@@ -127,6 +154,7 @@ impl WeightMatrix {
             rows: parts.iter().map(|part| part.count).sum(),
             columns: self.columns,
             parts,
+            random: None,
         }
     }
 
@@ -178,17 +206,22 @@ impl WeightMatrix {
         self.parts.first().map(|part| part.tensor.ty())
     }
 
+    /// The storage type of all rows, if they are of one type and decode by it alone.
+    pub fn one_type(&self) -> Option<crate::gguf::TensorType> {
+        let ty = self.first_type()?;
+        let decodes_alone =
+            |part: &Part| part.tensor.ty() == ty && part.factor == 1.0 && !part.tensor.has_scales();
+        self.parts.iter().all(decodes_alone).then_some(ty)
+    }
+
     /// The stored bytes of all rows, if they are what the elements decode from and all are of one
     /// type, and that type.
     pub fn bytes(&self) -> Option<(crate::gguf::TensorType, Vec<u8>)> {
-        let ty = self.first_type()?;
+        let ty = self.one_type()?;
         let row = ty.bytes_of(self.columns)?;
         let mut bytes = Vec::with_capacity(row * self.rows);
         for part in &self.parts {
             let tensor = &part.tensor;
-            if tensor.ty() != ty || part.factor != 1.0 || tensor.has_scales() {
-                return None;
-            }
             let (runs, length) = match part.step {
                 1 => (1, part.count),
                 _ => (part.count, 1),
@@ -203,6 +236,10 @@ impl WeightMatrix {
 
     /// All elements decoded, row after row.
     pub fn to_f32(&self) -> Result<Vec<f32>, DequantiseError> {
+        if let Some(Random { seed, limit }) = self.random {
+            let value = |i| iron_corpus::decode::uniform_value(seed, i as u32, limit);
+            return Ok((0..self.rows * self.columns).map(value).collect());
+        }
         let mut values = vec![0.0; self.rows * self.columns];
         let mut out = values.chunks_exact_mut(self.columns.max(1));
         for part in &self.parts {
@@ -218,6 +255,13 @@ impl WeightMatrix {
     /// # Panics
     /// If `row` is past the last.
     pub fn row_to_f32(&self, mut row: usize, out: &mut [f32]) -> Result<(), DequantiseError> {
+        if let Some(Random { seed, limit }) = self.random {
+            let first = row * self.columns;
+            for (i, out) in out.iter_mut().enumerate() {
+                *out = iron_corpus::decode::uniform_value(seed, (first + i) as u32, limit);
+            }
+            return Ok(());
+        }
         for part in &self.parts {
             if row < part.count {
                 return part.row_to_f32(row, out);
@@ -234,13 +278,24 @@ pub struct WeightVector {
     tensor: Option<Tensor>,
     /// Added to each element: some families store norm weights less 1.
     plus: f32,
+    /// Elements, all `plus`, where there is no tensor.
+    length: usize,
 }
 
 impl WeightVector {
+    /// A vector of ones.
+    pub fn ones(length: usize) -> Self {
+        Self {
+            tensor: None,
+            plus: 1.0,
+            length,
+        }
+    }
+
     /// The elements, decoded and with what is added to them.
     pub fn to_f32(&self) -> Result<Vec<f32>, DequantiseError> {
         let Some(tensor) = &self.tensor else {
-            return Ok(Vec::new());
+            return Ok(vec![self.plus; self.length]);
         };
         let mut values = tensor.to_f32()?;
         for value in &mut values {

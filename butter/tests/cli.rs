@@ -135,3 +135,48 @@ fn wrong_command_lines_exit_2_and_wrong_input_exits_1() {
     let line = wrong(&["generate", "--model", &path, "--chat", &chat]);
     assert!(line.contains("no chat template"), "{line}");
 }
+
+#[test]
+fn bench_measures_random_weights_and_writes_both_forms() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [json, markdown] = ["json", "md"].map(|end| folder.path().join(format!("report.{end}")));
+    let [json, markdown] = [&json, &markdown].map(|path| path.display().to_string());
+    let mut arguments: Vec<&str> = "bench --shape tiny --prompts 20 --contexts 16 --batches 1,2 \
+        --tokens 4 --repetitions 2 --chunk 32 --profile --commit abc --json"
+        .split_whitespace()
+        .collect();
+    arguments.extend([json.as_str(), "--markdown", &markdown]);
+    let output = butter(&arguments);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{text}");
+    let bytes = std::fs::read(&json).expect("written");
+    let report: serde_json::Value = serde_json::from_slice(&bytes).expect("JSON");
+    assert_eq!(report["route"], "rows");
+    assert_eq!(report["commit"], "abc");
+    let measured = report["measurements"].as_array().expect("a list");
+    let kinds: Vec<&str> = measured.iter().filter_map(|m| m["kind"].as_str()).collect();
+    let decode = ["decode", "decode, read back"];
+    assert_eq!(kinds, [&["prefill"], &decode[..], &decode[..]].concat());
+    // The device by itself chooses what the host would read back token by token.
+    assert_eq!(measured[1]["fingerprint"], measured[2]["fingerprint"]);
+    assert_ne!(measured[1]["fingerprint"], measured[3]["fingerprint"]);
+    assert!(
+        measured
+            .iter()
+            .all(|m| m["tokens_per_second"].as_f64() > Some(0.0))
+    );
+    let profiles = report["profiles"].as_array().expect("a list");
+    assert_eq!(profiles.len(), 3);
+    let table = std::fs::read_to_string(&markdown).expect("written");
+    assert!(table.contains("| decode, read back | 2 | 16 |"), "{table}");
+
+    for (option, value) in [("--shape", "qwen9"), ("--route", "quick")] {
+        let shape = if option == "--shape" { value } else { "tiny" };
+        let mut arguments = vec!["bench", "--shape", shape];
+        if option == "--route" {
+            arguments.extend([option, value]);
+        }
+        let line = error_line(&butter(&arguments));
+        assert!(line.contains(value) && line.contains(option), "{line}");
+    }
+}

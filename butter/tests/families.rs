@@ -124,7 +124,7 @@ fn load(checkpoint: &Checkpoint, backend: Backend, max_step_rows: usize) -> Devi
         product_inputs: ProductInputs::Exact,
         max_sequences: 8,
         max_step_rows,
-        cache_positions: 8 * 192,
+        cache_positions: 8 * 256,
     };
     let model = DeviceModel::load(device, checkpoint, options).expect("the model loads");
     let (caches, states) = model.state_bytes();

@@ -16,9 +16,32 @@ use iron_ir::Scalar;
 use iron_ir::prelude::*;
 use iron_ir::testing::{Bound, Cases, Generator, Inputs, ints, normal, values};
 
-/// Positions of one split of [`attention_decode`]. Splits are counted from position 0, so a
-/// row's sum order depends on its own length alone.
-pub(crate) const SPLIT: u32 = 256;
+/// Most positions of one split of [`attention_decode`].
+pub(crate) const MOST_POSITIONS: u32 = 512;
+
+/// Positions of one split of a row that sees `seen` positions: the splits fill a device that has
+/// one row, and their number depends on the row alone, never on its company.
+#[device_fn]
+pub fn split_length(seen: u32, head_dim: u32) -> u32 {
+    let least = select(head_dim > 128, 64, 128);
+    (least * seen.div_ceil(4096)).min(MOST_POSITIONS)
+}
+
+/// Splits that no row which sees up to `seen` positions has more of.
+pub fn most_splits(seen: u32, head_dim: u32) -> u32 {
+    let least = if head_dim > 128 { 64 } else { 128 };
+    let fixed = seen.div_ceil(least).min(4096 / least);
+    fixed.max(seen.div_ceil(MOST_POSITIONS))
+}
+
+/// Positions `first..end` of a split of a row of `length` positions; none where `first >= end`.
+#[device_fn]
+pub(crate) fn split_of<const HEAD_DIM: u32>(length: u32, window: u32, split: u32) -> (u32, u32) {
+    let seen = length.min(window);
+    let positions = split_length(seen, HEAD_DIM);
+    let first = length - seen + split * positions;
+    (first, (first + positions).min(length))
+}
 
 /// Writes the keys and values of new rows: row `r` goes to position `positions[r]` of sequence
 /// `sequences[r]`. Keys and values may differ in size.
@@ -48,7 +71,7 @@ pub fn kv_append<T: Float>(
 
 /// A score under a soft cap; 0 caps nothing.
 #[device_fn]
-fn capped(score: f32, soft_cap: f32) -> f32 {
+pub(crate) fn capped(score: f32, soft_cap: f32) -> f32 {
     if soft_cap > 0.0 {
         soft_cap * (score / soft_cap).tanh()
     } else {
@@ -80,9 +103,7 @@ pub fn attention_decode<T: Float, const HEAD_DIM: u32>(
     soft_cap: f32,
 ) {
     let (split, head, row) = (group_id(0), group_id(1), group_id(2));
-    let length = positions[row] + 1;
-    let end = ((split + 1) * SPLIT).min(length);
-    let first = (split * SPLIT).max(length - length.min(window));
+    let (first, end) = split_of::<HEAD_DIM>(positions[row] + 1, window, split);
     if first >= end {
         return;
     }
@@ -91,7 +112,7 @@ pub fn attention_decode<T: Float, const HEAD_DIM: u32>(
     let kv_head = head / (heads / kv_heads);
 
     let mut query = shared::<f32>(HEAD_DIM);
-    let mut weights = shared::<f32>(SPLIT);
+    let mut weights = shared::<f32>(MOST_POSITIONS);
     for i in strided(HEAD_DIM) {
         query[i] = q[[row, head, i]].to_f32() * scale;
     }
@@ -156,9 +177,19 @@ pub fn attention_decode<T: Float, const HEAD_DIM: u32>(
     }
 }
 
+/// Threads of [`attention_combine`], and splits that each reads at once.
+const COMBINERS: u32 = 128;
+const TAKEN: u32 = 4;
+
 /// Joins the splits of [`attention_decode`]:
 /// `y = sum_s e^(m_s - m) o_s / (e^(sink - m) + sum_s e^(m_s - m) l_s)`.
-#[kernel(grid = [heads, rows], workgroup = 64, instances(T = [f32, f16, bf16]))]
+#[kernel(
+    grid = [heads, rows],
+    workgroup = 128,
+    requires(head_dim % 4 == 0, head_dim > 0, head_dim <= 512),
+    dependent,
+    instances(T = [f32, f16, bf16])
+)]
 pub fn attention_combine<T: Float>(
     partial: &Tensor<f32, (rows, heads, splits, head_dim)>,
     stats: &Tensor<f32, { (rows, heads, splits, 2) }>,
@@ -168,26 +199,63 @@ pub fn attention_combine<T: Float>(
     window: u32,
 ) {
     let (head, row) = (group_id(0), group_id(1));
-    let length = positions[row] + 1;
-    let unused = (length - length.min(window)) / SPLIT;
-    let used = index_in(positions[row] / SPLIT, splits) + 1;
+    let seen = (positions[row] + 1).min(window);
+    let last = index_in(seen.div_ceil(split_length(seen, head_dim)) - 1, splits);
+    // A thread owns four columns; the threads that own the same four share the splits.
+    let lanes = head_dim / 4;
+    let shares = COMBINERS / lanes;
+    let (column, share) = (local_index() % lanes, local_index() / lanes);
+    // Every load is taken, the ones past the end again: loads behind conditions wait for each
+    // other. The first ones do not wait for the largest score either.
+    let mut parts = private::<f32>(4 * TAKEN);
+    let mut scales = private::<f32>(2 * TAKEN);
+    for j in unroll(0..TAKEN) {
+        let split = (share + j * shares).min(last);
+        parts.store4(j, partial.load4([row, head, split, column]));
+        scales.store2(j, stats.load2([row, head, split, 0]));
+    }
     let sink = sinks[head];
     let mut largest = sink;
-    for split in unused..used {
+    for split in strided(last + 1) {
         largest = largest.max(stats[[row, head, split, 0]]);
     }
-    let mut sum = (sink - largest).exp();
-    for split in unused..used {
-        let factor = (stats[[row, head, split, 0]] - largest).exp();
-        sum = fma(factor, stats[[row, head, split, 1]], sum);
-    }
-    for i in strided(head_dim) {
-        let mut total = 0.0f32;
-        for split in unused..used {
-            let factor = (stats[[row, head, split, 0]] - largest).exp();
-            total = fma(factor, partial[[row, head, split, i]], total);
+    let largest = workgroup_max(largest);
+
+    let mut outputs = shared::<f32>(4 * COMBINERS);
+    let mut sums = shared::<f32>(COMBINERS);
+    if share < shares {
+        let mut output = splat4(0.0f32);
+        let mut sum = 0.0f32;
+        for start in (share..last + 1).step_by((TAKEN * shares) as usize) {
+            for j in unroll(0..TAKEN) {
+                let taken = start + j * shares <= last;
+                let factor = select(taken, (scales[2 * j] - largest).exp(), 0.0);
+                sum = fma(factor, scales[2 * j + 1], sum);
+                output = parts.load4(j).mul_add(splat4(factor), output);
+            }
+            let next = start + TAKEN * shares;
+            if next <= last {
+                for j in unroll(0..TAKEN) {
+                    let split = (next + j * shares).min(last);
+                    parts.store4(j, partial.load4([row, head, split, column]));
+                    scales.store2(j, stats.load2([row, head, split, 0]));
+                }
+            }
         }
-        y[[row, head, i]] = T::from_f32(total / sum);
+        outputs.store4(share * lanes + column, output);
+        if column == 0 {
+            sums[share] = sum;
+        }
+    }
+    barrier();
+    for i in strided(lanes) {
+        let mut output = splat4(0.0f32);
+        let mut sum = (sink - largest).exp();
+        for part in 0..shares {
+            output += outputs.load4(part * lanes + i);
+            sum += sums[part];
+        }
+        y.store4([row, head, i], (output / splat4(sum)).to::<T>());
     }
 }
 
@@ -459,100 +527,127 @@ const DECODES: [(u64, u64, u64, u64); 4] =
     [(1, 1, 1, 0), (2, 4, 2, 40), (3, 3, 1, 300), (1, 9, 3, 600)];
 
 #[test_kernel(attention_decode)]
-fn attention_decode_then_combine(t: &mut Cases) {
+fn attention_decode_matches_f64(t: &mut Cases) {
     let head_dim = t.constant("HEAD_DIM") as u64;
-    let cases = DECODES.iter().zip(EXTRAS).chain([(&DECODES[3], EXTRAS[0])]);
-    // The largest heads take the same steps over more columns.
-    let cases = cases.take(if head_dim > 256 { 3 } else { usize::MAX });
+    decode_cases(t, head_dim, 1, &DECODES);
+}
+
+/// Splits by their definition: positions `first..end` of each that a row has.
+pub(crate) fn splits_of(length: usize, window: usize, head_dim: usize) -> Vec<(usize, usize)> {
+    let first = length - length.min(window);
+    let least = [128, 64][usize::from(head_dim > 128)];
+    let positions = match length - first {
+        0..=4096 => least,
+        4097..=8192 => 2 * least,
+        seen => panic!("no case has {seen} positions"),
+    };
+    let starts = (first..length).step_by(positions);
+    starts
+        .map(|start| (start, length.min(start + positions)))
+        .collect()
+}
+
+/// Cases of a kernel with the contract of [`attention_decode`]: rows, heads by `group`,
+/// key-value heads and the longest row's position of each shape, with and without extras.
+pub(crate) fn decode_cases(
+    t: &mut Cases,
+    head_dim: u64,
+    group: u64,
+    shapes: &[(u64, u64, u64, u64)],
+) {
+    let cases = shapes
+        .iter()
+        .zip(EXTRAS)
+        .chain([(&shapes[shapes.len() - 1], EXTRAS[0])])
+        // The largest heads take the same steps over more columns.
+        .take(if head_dim > 256 { 3 } else { usize::MAX });
     for (&(rows, heads, kv_heads, longest), extras) in cases {
-        let (block_size, pages) = (32, longest / 32 + 1);
+        let heads = heads * group;
+        let (block_size, pages) = (64, longest / 64 + 1);
         let blocks = rows * pages;
-        let splits = longest / u64::from(SPLIT) + 1;
+        let splits = u64::from(most_splits(longest as u32 + 1, head_dim as u32));
         let scale = 1.0 / (head_dim as f32).sqrt();
         let position = move |row: usize, _: i64| longest as i64 / (row as i64 + 1);
-        t.case(format!(
+        let case = t.case(format!(
             "{rows} rows, {heads}/{kv_heads} heads, context {}, {extras:?}",
             longest + 1
-        ))
-        .input("q", [rows, heads, head_dim], normal(0.0, 1.0))
-        .input(
-            "k_cache",
-            [blocks, kv_heads, block_size, head_dim],
-            normal(0.0, 1.0),
-        )
-        .input(
-            "v_cache",
-            [blocks, kv_heads, block_size, head_dim],
-            normal(0.0, 1.0),
-        )
-        .input("positions", [rows], ints(0, 1).map(position))
-        .input("sequences", [rows], ints(0, 1).map(|row, _| row as i64))
-        .input(
-            "block_table",
-            [rows, pages],
-            ints(0, 1).map(move |i, _| blocks as i64 - 1 - i as i64),
-        )
-        // Splits past a row's context stay as they were.
-        .inout("partial", [rows, heads, splits, head_dim], normal(0.0, 1.0))
-        .inout("stats", [rows, heads, splits, 2], normal(0.0, 1.0))
-        .scalar("scale", scale)
-        .scalar("window", extras.window)
-        .scalar("soft_cap", extras.soft_cap)
-        .bound(Bound::relative(2e-5).absolute(2e-5))
-        .expect(move |inputs, out| {
-            let (kv, dim, n_splits) = (kv_heads as usize, head_dim as usize, splits as usize);
-            let tables = inputs.ints("block_table");
-            let mut partial = inputs["partial"].to_vec();
-            let mut stats = inputs["stats"].to_vec();
-            let k = &inputs["k_cache"];
-            let v = &inputs["v_cache"];
-            for (row, position) in inputs.ints("positions").iter().enumerate() {
-                let table = &tables[row * pages as usize..(row + 1) * pages as usize];
-                for head in 0..heads as usize {
-                    let kv_head = head / (heads as usize / kv);
-                    let q = &inputs["q"][(row * heads as usize + head) * dim..][..dim];
-                    for split in 0..n_splits {
-                        let length = *position as usize + 1;
-                        let end = length.min((split + 1) * SPLIT as usize);
-                        let seen = length.saturating_sub(extras.window as usize);
-                        let first = seen.max(split * SPLIT as usize);
-                        if first >= end {
-                            continue;
-                        }
-                        let at = |p: usize| {
-                            let block = table[p / block_size as usize] as usize;
-                            let slot = p % block_size as usize;
-                            ((block * kv + kv_head) * block_size as usize + slot) * dim
-                        };
-                        let score = |p| {
-                            let key = &k[at(p)..at(p) + dim];
-                            let dot = q.iter().zip(key).map(|(a, b)| a * b).sum::<f64>();
-                            extras.capped(dot * f64::from(scale))
-                        };
-                        let scores: Vec<f64> = (first..end).map(score).collect();
-                        let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                        let weights: Vec<f64> =
-                            scores.iter().map(|s| (s - largest).exp()).collect();
-                        let cell = (row * heads as usize + head) * n_splits + split;
-                        stats[2 * cell] = largest;
-                        stats[2 * cell + 1] = weights.iter().sum();
-                        for i in 0..dim {
-                            let terms = weights.iter().enumerate();
-                            partial[cell * dim + i] =
-                                terms.map(|(j, w)| w * v[at(first + j) + i]).sum();
+        ));
+        if longest > 4000 {
+            case.production();
+        }
+        case.input("q", [rows, heads, head_dim], normal(0.0, 1.0))
+            .input(
+                "k_cache",
+                [blocks, kv_heads, block_size, head_dim],
+                normal(0.0, 1.0),
+            )
+            .input(
+                "v_cache",
+                [blocks, kv_heads, block_size, head_dim],
+                normal(0.0, 1.0),
+            )
+            .input("positions", [rows], ints(0, 1).map(position))
+            .input("sequences", [rows], ints(0, 1).map(|row, _| row as i64))
+            .input(
+                "block_table",
+                [rows, pages],
+                ints(0, 1).map(move |i, _| blocks as i64 - 1 - i as i64),
+            )
+            // Splits past a row's context stay as they were.
+            .inout("partial", [rows, heads, splits, head_dim], normal(0.0, 1.0))
+            .inout("stats", [rows, heads, splits, 2], normal(0.0, 1.0))
+            .scalar("scale", scale)
+            .scalar("window", extras.window)
+            .scalar("soft_cap", extras.soft_cap)
+            .bound(Bound::relative(2e-5).absolute(2e-5))
+            .expect(move |inputs, out| {
+                let (kv, dim, n_splits) = (kv_heads as usize, head_dim as usize, splits as usize);
+                let tables = inputs.ints("block_table");
+                let mut partial = inputs["partial"].to_vec();
+                let mut stats = inputs["stats"].to_vec();
+                let k = &inputs["k_cache"];
+                let v = &inputs["v_cache"];
+                for (row, position) in inputs.ints("positions").iter().enumerate() {
+                    let table = &tables[row * pages as usize..(row + 1) * pages as usize];
+                    for head in 0..heads as usize {
+                        let kv_head = head / (heads as usize / kv);
+                        let q = &inputs["q"][(row * heads as usize + head) * dim..][..dim];
+                        let splits = splits_of(*position as usize + 1, extras.window as usize, dim);
+                        for (split, (first, end)) in splits.into_iter().enumerate() {
+                            let at = |p: usize| {
+                                let block = table[p / block_size as usize] as usize;
+                                let slot = p % block_size as usize;
+                                ((block * kv + kv_head) * block_size as usize + slot) * dim
+                            };
+                            let score = |p| {
+                                let key = &k[at(p)..at(p) + dim];
+                                let dot = q.iter().zip(key).map(|(a, b)| a * b).sum::<f64>();
+                                extras.capped(dot * f64::from(scale))
+                            };
+                            let scores: Vec<f64> = (first..end).map(score).collect();
+                            let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                            let weights: Vec<f64> =
+                                scores.iter().map(|s| (s - largest).exp()).collect();
+                            let cell = (row * heads as usize + head) * n_splits + split;
+                            stats[2 * cell] = largest;
+                            stats[2 * cell + 1] = weights.iter().sum();
+                            for i in 0..dim {
+                                let terms = weights.iter().enumerate();
+                                partial[cell * dim + i] =
+                                    terms.map(|(j, w)| w * v[at(first + j) + i]).sum();
+                            }
                         }
                     }
                 }
-            }
-            out.set("partial", partial);
-            out.set("stats", stats);
-        });
+                out.set("partial", partial);
+                out.set("stats", stats);
+            });
     }
 }
 
 #[test_kernel(attention_combine)]
 fn attention_combine_matches_f64(t: &mut Cases) {
-    let shapes = [(0, 1, 1, 64), (1, 1, 1, 64), (3, 2, 4, 80), (3, 2, 4, 80)];
+    let shapes = [(0, 1, 1, 64), (1, 1, 1, 64), (3, 2, 4, 80), (3, 2, 32, 256)];
     for ((rows, heads, splits, head_dim), extras) in shapes.into_iter().zip(EXTRAS) {
         t.case(format!("{rows}x{heads}x{splits}x{head_dim}, {extras:?}"))
             .input("partial", [rows, heads, splits, head_dim], normal(0.0, 1.0))
@@ -560,7 +655,7 @@ fn attention_combine_matches_f64(t: &mut Cases) {
             .input(
                 "positions",
                 [rows],
-                ints(0, 1).map(move |row, _| (row as i64 * 300) % (256 * splits as i64)),
+                ints(0, 1).map(move |row, _| (row as i64 * 300) % (64 * splits as i64)),
             )
             .input("sinks", [heads], extras.sinks(heads))
             .output("y", [rows, heads, head_dim])
@@ -571,8 +666,7 @@ fn attention_combine_matches_f64(t: &mut Cases) {
                 let mut y = Vec::new();
                 for (row, position) in inputs.ints("positions").iter().enumerate() {
                     let length = *position as usize + 1;
-                    let first = length.saturating_sub(extras.window as usize) / 256;
-                    let used = first..length.div_ceil(256);
+                    let used = 0..splits_of(length, extras.window as usize, dim).len();
                     for head in 0..heads {
                         let sink = inputs["sinks"][head];
                         let cell = |s: usize| (row * heads + head) * splits + s;

@@ -9,7 +9,7 @@
 use iron_ir::prelude::*;
 use iron_ir::testing::{Bound, Cases, ints, normal};
 
-use crate::attention::SPLIT;
+use crate::attention::{MOST_POSITIONS, split_length, splits_of};
 
 /// Largest latent and largest rotated key, DeepSeek-V3's.
 const MOST_LATENT: u32 = 512;
@@ -44,7 +44,8 @@ pub fn latent_decode<T: Float>(
 ) {
     let (split, head, row) = (group_id(0), group_id(1), group_id(2));
     let length = positions[row] + 1;
-    let (first, end) = (split * SPLIT, ((split + 1) * SPLIT).min(length));
+    let size = split_length(length, latent_dim);
+    let (first, end) = (split * size, ((split + 1) * size).min(length));
     if first >= end {
         return;
     }
@@ -53,7 +54,7 @@ pub fn latent_decode<T: Float>(
 
     let mut query = shared::<f32>(MOST_LATENT);
     let mut rotated = shared::<f32>(MOST_ROTATED);
-    let mut weights = shared::<f32>(SPLIT);
+    let mut weights = shared::<f32>(MOST_POSITIONS);
     for i in strided(latent_dim) {
         query[i] = q[[row, head, i]].to_f32() * scale;
     }
@@ -122,7 +123,8 @@ fn latent_decode_matches_f64(t: &mut Cases) {
     for (rows, heads, latent_dim, rotary_dim, longest) in SHAPES {
         let (block_size, pages) = (32, longest / 32 + 1);
         let blocks = rows.max(1) * pages;
-        let splits = longest / u64::from(SPLIT) + 1;
+        let splits_of = move |length| splits_of(length, usize::MAX, latent_dim as usize);
+        let splits = splits_of(longest as usize + 1).len() as u64;
         let scale = 1.0 / ((latent_dim + rotary_dim) as f32).sqrt();
         let position = move |row: usize, _: i64| longest as i64 / (row as i64 + 1);
         let case = t.case(format!(
@@ -182,8 +184,9 @@ fn latent_decode_matches_f64(t: &mut Cases) {
                                 + dot(&rotated, &of("keys", place(p), rotary));
                             whole * f64::from(scale)
                         };
-                        let positions: Vec<usize> = (0..=*last as usize).collect();
-                        for (split, seen) in positions.chunks(SPLIT as usize).enumerate() {
+                        let all = splits_of(*last as usize + 1);
+                        for (split, (first, end)) in all.into_iter().enumerate() {
+                            let seen: Vec<usize> = (first..end).collect();
                             let scores: Vec<f64> = seen.iter().map(|p| score(*p)).collect();
                             let largest = scores.iter().copied().fold(f64::MIN, f64::max);
                             let at = cell * splits + split;

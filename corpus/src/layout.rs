@@ -40,7 +40,12 @@ pub fn copy_strided<T: Float>(
 
 /// Rows of a table: `y[r, :] = table[ids[r], :]`. An id past the table fails the launch's
 /// request through the error word and reads row 0.
-#[kernel(grid = [rows], workgroup = 256, instances(T = [f32, f16, bf16], U = [f32, f16, bf16]))]
+#[kernel(
+    grid = [rows],
+    workgroup = 256,
+    dependent,
+    instances(T = [f32, f16, bf16], U = [f32, f16, bf16])
+)]
 pub fn gather_rows<T: Float, U: Float>(
     table: &Tensor<T, (vocabulary, cols)>,
     ids: &Tensor<u32, (rows,)>,

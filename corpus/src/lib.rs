@@ -6,7 +6,9 @@
 pub mod affine;
 pub mod affine_q8;
 pub mod attention;
+pub mod decode;
 pub mod elementwise;
+pub mod grouped_attention;
 pub mod latent;
 pub mod layout;
 pub mod matmul;
@@ -19,6 +21,7 @@ pub mod recurrent;
 pub mod reduce;
 pub mod rope;
 pub mod selection;
+pub mod top;
 
 /// Keeps this library's registrations in a binary that calls it: a library that nothing refers
 /// to is dropped by the linker, and its kernels with it. Returns how many kernels it has.

@@ -33,7 +33,13 @@ fn store_scaled<T: Float>(
 
 /// Root-mean-square norm of each row:
 /// `y[r, :] = x[r, :] * w / sqrt(mean(x[r, :]^2) + eps)`.
-#[kernel(grid = [rows], workgroup = 256, requires(cols % 8 == 0), instances(T = [f32, f16, bf16]))]
+#[kernel(
+    grid = [rows],
+    workgroup = 256,
+    requires(cols % 8 == 0),
+    dependent,
+    instances(T = [f32, f16, bf16])
+)]
 pub fn rms_norm<T: Float>(
     x: &Tensor<T, (rows, cols)>,
     w: &Tensor<T, (cols,)>,
@@ -63,7 +69,13 @@ pub fn rms_norm<T: Float>(
 /// Residual sum and its root-mean-square norm:
 /// `h[r, :] += x[r, :]`, then `y[r, :] = h[r, :] * w / sqrt(mean(h[r, :]^2) + eps)`.
 /// The sum is rounded to the tensor's type before it is normalised.
-#[kernel(grid = [rows], workgroup = 256, requires(cols % 8 == 0), instances(T = [f32, f16, bf16]))]
+#[kernel(
+    grid = [rows],
+    workgroup = 256,
+    requires(cols % 8 == 0),
+    dependent,
+    instances(T = [f32, f16, bf16])
+)]
 pub fn add_rms_norm<T: Float>(
     x: &Tensor<T, (rows, cols)>,
     w: &Tensor<T, (cols,)>,

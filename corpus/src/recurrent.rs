@@ -8,7 +8,7 @@
 //! the same order, so that an answer does not depend on the chunks. States are f32.
 
 use iron_ir::prelude::*;
-use iron_ir::testing::{Bound, Cases, Generator, Inputs, ints, normal, uniform};
+use iron_ir::testing::{Benches, Bound, Cases, Generator, Inputs, ints, normal, uniform};
 
 use crate::elementwise::silu;
 
@@ -132,17 +132,31 @@ pub fn delta_gates<T: Float>(
     }
 }
 
+/// Sum over the `LANES` consecutive threads that share something, 1 or 4: no subgroup is
+/// narrower.
+#[device_fn]
+fn lanes_sum<const LANES: u32>(x: f32) -> f32 {
+    if LANES == 1 {
+        x
+    } else {
+        let pair = x + subgroup_shuffle_xor(x, 1);
+        pair + subgroup_shuffle_xor(pair, 2)
+    }
+}
+
 /// Gated delta rule (Yang et al., 2024), row after row of each segment, for each value head with
 /// the key head `value_head / (value_heads / key_heads)`:
 /// `S <- decay * S`, then `S <- S + k (strength * (v - Sᵀ k))ᵀ`, then `y = Sᵀ q`.
-/// A state is stored a row a value element: `states[slot, head, j, i] = S[i, j]`.
+/// A state is stored a row a value element: `states[slot, head, j, i] = S[i, j]`. `LANES` threads
+/// share a row of it: 1 suits a CPU, 4 a GPU.
 #[kernel(
     grid = [ceil_div(value_dim, 32), value_heads, segments],
-    workgroup = 32,
+    workgroup = 32 * LANES,
     requires(value_heads % key_heads == 0),
-    instances(T = [f32, f16, bf16], KEY_DIM = [32, 64, 128, 256])
+    instances(T = [f32, f16, bf16], KEY_DIM = [32, 64, 128, 256], LANES = [1]),
+    instances(T = [f32, f16, bf16], KEY_DIM = [128], LANES = [4])
 )]
-pub fn gated_delta<T: Float, const KEY_DIM: u32>(
+pub fn gated_delta<T: Float, const KEY_DIM: u32, const LANES: u32>(
     q: &Tensor<T, (rows, key_heads, KEY_DIM)>,
     k: &Tensor<T, (rows, key_heads, KEY_DIM)>,
     v: &Tensor<T, (rows, value_heads, value_dim)>,
@@ -154,40 +168,47 @@ pub fn gated_delta<T: Float, const KEY_DIM: u32>(
     states: &mut Tensor<f32, (slots, value_heads, value_dim, KEY_DIM)>,
     y: &mut Tensor<T, (rows, value_heads, value_dim)>,
 ) {
-    let (column, head, segment) = (global_id(0), group_id(1), group_id(2));
-    if column >= value_dim {
-        return;
-    }
+    let (head, segment) = (group_id(1), group_id(2));
+    let lane = local_index() % LANES;
+    let own_column = group_id(0) * 32 + local_index() / LANES;
+    // Threads past the last column do its work again and write nothing: a subgroup sums together.
+    let column = own_column.min(value_dim - 1);
     let key_head = head / (value_heads / key_heads);
     let source = index_in(from[segment], slots);
     let target = index_in(to[segment], slots);
-    let mut state = private::<f32>(KEY_DIM);
-    for i in 0..KEY_DIM / 4 {
-        state.store4(i, states.load4([source, head, column, i]));
+    let mut state = private::<f32>(KEY_DIM / LANES);
+    for i in 0..KEY_DIM / LANES / 4 {
+        state.store4(i, states.load4([source, head, column, i * LANES + lane]));
     }
     for row in starts[segment]..starts[segment + 1] {
         let kept = decay[[row, head]];
         let mut recalled = splat4(0.0f32);
-        for i in 0..KEY_DIM / 4 {
+        for i in 0..KEY_DIM / LANES / 4 {
             let s = state.load4(i) * kept;
             state.store4(i, s);
-            recalled = k.load4([row, key_head, i]).to_f32().mul_add(s, recalled);
+            let key = k.load4([row, key_head, i * LANES + lane]).to_f32();
+            recalled = key.mul_add(s, recalled);
         }
+        let recalled = lanes_sum::<LANES>(recalled.sum());
         let wanted = v[[row, head, column]].to_f32();
-        let change = splat4((wanted - recalled.sum()) * strength[[row, head]]);
+        let change = splat4((wanted - recalled) * strength[[row, head]]);
         let mut output = splat4(0.0f32);
-        for i in 0..KEY_DIM / 4 {
-            let s = k
-                .load4([row, key_head, i])
-                .to_f32()
-                .mul_add(change, state.load4(i));
+        for i in 0..KEY_DIM / LANES / 4 {
+            let key = k.load4([row, key_head, i * LANES + lane]).to_f32();
+            let s = key.mul_add(change, state.load4(i));
             state.store4(i, s);
-            output = q.load4([row, key_head, i]).to_f32().mul_add(s, output);
+            let query = q.load4([row, key_head, i * LANES + lane]).to_f32();
+            output = query.mul_add(s, output);
         }
-        y[[row, head, column]] = T::from_f32(output.sum());
+        let output = lanes_sum::<LANES>(output.sum());
+        if lane == 0 && own_column < value_dim {
+            y[[row, head, column]] = T::from_f32(output);
+        }
     }
-    for i in 0..KEY_DIM / 4 {
-        states.store4([target, head, column, i], state.load4(i));
+    if own_column < value_dim {
+        for i in 0..KEY_DIM / LANES / 4 {
+            states.store4([target, head, column, i * LANES + lane], state.load4(i));
+        }
     }
 }
 
@@ -492,6 +513,34 @@ fn gated_delta_matches_f64(t: &mut Cases) {
             out.set("states", states);
             out.set("y", y);
         });
+    }
+}
+
+/// Value heads, of 16 key heads, and sequences of one row each.
+#[bench_kernel(gated_delta)]
+fn gated_delta_of_a_token(b: &mut Benches) {
+    let size = b.constant("KEY_DIM") as u64;
+    let (key_heads, value_heads, value_dim) = (16, 48, 128);
+    for rows in [1, 16] {
+        let state = value_heads * value_dim * size;
+        b.bench(format!(
+            "{rows} rows, {value_heads}/{key_heads} heads of {value_dim}"
+        ))
+        .input("q", [rows, key_heads, size], normal(0.0, 0.1))
+        .input("k", [rows, key_heads, size], normal(0.0, 0.1))
+        .input("v", [rows, value_heads, value_dim], normal(0.0, 1.0))
+        .input("decay", [rows, value_heads], uniform(0.5, 1.0))
+        .input("strength", [rows, value_heads], uniform(0.0, 1.0))
+        .input("starts", [rows + 1], ints(0, 1).map(|i, _| i as i64))
+        .input("from", [rows], source())
+        .input("to", [rows], target())
+        .inout(
+            "states",
+            [2 * rows, value_heads, value_dim, size],
+            normal(0.0, 1.0),
+        )
+        .output("y", [rows, value_heads, value_dim])
+        .bytes(2 * 4 * rows * state);
     }
 }
 

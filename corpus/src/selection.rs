@@ -47,6 +47,7 @@ pub const ARGMAX_CHUNK: u32 = 1024;
     grid = [chunks, rows],
     workgroup = 256,
     requires(chunks == ceil_div(cols, ARGMAX_CHUNK)),
+    dependent,
     instances(T = [f32, f16, bf16])
 )]
 pub fn argmax_chunks<T: Float>(
@@ -78,7 +79,7 @@ pub fn argmax_chunks<T: Float>(
 
 /// Index and value of the largest element of each row, from the chunks that [`argmax_chunks`]
 /// wrote; a row without chunks gives `u32::MAX` and minus infinity.
-#[kernel(grid = [rows], workgroup = 256)]
+#[kernel(grid = [rows], workgroup = 256, dependent)]
 pub fn argmax_of_chunks(
     largest_of: &Tensor<f32, (rows, chunks)>,
     index_of: &Tensor<u32, (rows, chunks)>,

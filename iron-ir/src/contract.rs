@@ -94,7 +94,7 @@ pub enum Feature {
     Subgroups,
     /// Grid-wide barriers (cooperative launch).
     GridBarrier,
-    /// Programmatic dependent launch.
+    /// Programmatic dependent launch: a launch may start while the one before it ends.
     DependentLaunch,
 }
 
@@ -145,7 +145,8 @@ pub struct Contract {
     pub permissions: crate::kernel::FloatPermissions,
     /// The kernel asks for a cooperative launch (grid barriers).
     pub cooperative: bool,
-    /// The kernel may start before its predecessor ends (dependent launch).
+    /// The kernel may start before its predecessor ends (dependent launch); a licence, so a
+    /// target without the feature runs launches one after the other.
     pub dependent: bool,
 }
 

@@ -286,6 +286,10 @@ operators! {
         Workgroup = "workgroup",
         /// Every thread of the launch: a named feature ([`crate::Feature::GridBarrier`]).
         Grid = "grid",
+        /// The launches before this one, of whose writes nothing may be read before it; in a
+        /// kernel declared `dependent`. What stands before may read only what no launch still
+        /// under way writes. Nothing where launches run one after the other.
+        Launch = "launch",
     }
 }
 

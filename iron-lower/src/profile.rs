@@ -283,6 +283,7 @@ const C_FAMILY: Legal = Legal {
     shared_bytes_limit: 0,
     tile_route: TileRoute::Loops,
     has_int64: true,
+    has_dependent_launch: false,
     expand_unrolled_loops: false,
     auto_unroll_statements: 0,
 };

@@ -54,6 +54,8 @@ pub struct Legal {
     pub tile_route: TileRoute,
     /// 64-bit integers.
     pub has_int64: bool,
+    /// A launch may start before the one before it ends.
+    pub has_dependent_launch: bool,
     /// Fully unrolled loops are copied out in the IR, and private arrays with only constant
     /// indices become variables. Without it the loops stay, marked, for the vendor's compiler.
     pub expand_unrolled_loops: bool,
@@ -82,6 +84,7 @@ impl Legal {
         shared_bytes_limit: 32 * 1024,
         tile_route: TileRoute::Loops,
         has_int64: true,
+        has_dependent_launch: false,
         expand_unrolled_loops: true,
         auto_unroll_statements: 16,
     };

@@ -9,6 +9,7 @@ mod canonicalise;
 mod cse;
 mod dead_code;
 mod forward;
+mod launch_barriers;
 mod legal;
 mod legalise;
 mod licm;
@@ -56,6 +57,7 @@ pub enum PassError {
 /// The passes in order.
 pub fn pipeline(_: &Legal) -> &'static [(&'static str, Pass)] {
     &[
+        ("launch_barriers", launch_barriers::launch_barriers),
         ("canonicalise", canonicalise::canonicalise),
         ("lower_tiles", lower_tiles::lower_tiles),
         ("lower_groups", lower_groups::lower_groups),

@@ -95,26 +95,7 @@ impl Tensor {
             );
             return Err(usage(device, message));
         }
-        let bytes: Vec<u8> = match scalar {
-            Scalar::F32 => bytemuck::cast_slice(values).to_vec(),
-            Scalar::F16 => values
-                .iter()
-                .flat_map(|&v| f16::from_f32(v).to_le_bytes())
-                .collect(),
-            Scalar::BF16 => values
-                .iter()
-                .flat_map(|&v| bf16::from_f32(v).to_le_bytes())
-                .collect(),
-            Scalar::F64 => values
-                .iter()
-                .flat_map(|&v| f64::from(v).to_le_bytes())
-                .collect(),
-            other => {
-                let message =
-                    format!("f32 values do not make a tensor of {other}; use `from_bytes`");
-                return Err(usage(device, message));
-            }
-        };
+        let bytes = rounded(device, scalar, values)?;
         Tensor::from_bytes(device, scalar, shape, &bytes)
     }
 
@@ -339,6 +320,11 @@ impl Tensor {
             .upload(&*self.view.buffer, self.view.offset * size, bytes)
     }
 
+    /// Overwrites the elements of a contiguous view of floats, rounded to nearest even.
+    pub fn write_f32(&self, values: &[f32]) -> Result<(), DeviceError> {
+        self.write_bytes(&rounded(&self.device, self.view.scalar, values)?)
+    }
+
     /// Offsets of the elements from the view's first one, in row-major order.
     fn for_each_offset(&self, mut visit: impl FnMut(u64)) {
         let rank = self.view.shape.len();
@@ -387,6 +373,33 @@ fn usage(device: &Arc<dyn Device>, message: String) -> DeviceError {
         backend: device.backend().name(),
         message,
     }
+}
+
+/// The bytes of `values` as elements of a float type, rounded to nearest even.
+fn rounded(
+    device: &Arc<dyn Device>,
+    scalar: Scalar,
+    values: &[f32],
+) -> Result<Vec<u8>, DeviceError> {
+    Ok(match scalar {
+        Scalar::F32 => bytemuck::cast_slice(values).to_vec(),
+        Scalar::F16 => values
+            .iter()
+            .flat_map(|&v| f16::from_f32(v).to_le_bytes())
+            .collect(),
+        Scalar::BF16 => values
+            .iter()
+            .flat_map(|&v| bf16::from_f32(v).to_le_bytes())
+            .collect(),
+        Scalar::F64 => values
+            .iter()
+            .flat_map(|&v| f64::from(v).to_le_bytes())
+            .collect(),
+        other => {
+            let message = format!("f32 values do not make a tensor of {other}; use `from_bytes`");
+            return Err(usage(device, message));
+        }
+    })
 }
 
 fn element_count(device: &Arc<dyn Device>, shape: &[u64]) -> Result<u64, DeviceError> {

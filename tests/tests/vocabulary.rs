@@ -23,6 +23,7 @@ pub fn places_and_collectives(
     barrier_global();
     subgroup_barrier();
     grid_barrier();
+    launch_barrier();
     let mut sum = workgroup_sum(v) + workgroup_product(v) + workgroup_min(v) + workgroup_max(v);
     sum += workgroup_min_nan(v) + workgroup_max_nan(v) + workgroup_broadcast(v, 3);
     sum += workgroup_scan_sum(v) + workgroup_scan_sum_exclusive(v);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::json;
 
-use super::{ActivationType, CommandError, engine_options};
+use super::{ActivationType, Backend, CommandError, engine_options};
 use crate::catalogue::TensorCatalogue;
 use crate::checkpoint::{Checkpoint, CheckpointKind, safetensors_files};
 use crate::config::ignored_keys;
@@ -159,7 +159,7 @@ fn config_rows(checkpoint: &Checkpoint) -> Vec<(String, String)> {
         rows.push((format!("layers {first} to {last}"), text));
     }
     // What `butter generate` reserves in f32, by kind of state.
-    let options = engine_options(checkpoint, ActivationType::F32);
+    let options = engine_options(checkpoint, Backend::Cpu, ActivationType::F32);
     let plan = MemoryPlan::new(config, &options);
     for (what, bytes) in [
         ("cache, all positions", plan.full_cache),

@@ -1,9 +1,11 @@
-//! The command line: `butter generate`, `butter chat`, `butter inspect`, `butter logits`.
+//! The command line: `butter generate`, `butter chat`, `butter inspect`, `butter logits`,
+//! `butter bench`.
 //!
 //! Answers go to standard output, everything else to standard error. Exit codes:
 //! 0 for success, 1 for an error (one line on standard error), 2 for a wrong
 //! command line.
 
+mod bench;
 mod chat;
 mod generate;
 mod inspect;
@@ -12,8 +14,10 @@ mod logits;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use iron_runtime::Device;
 
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::engine::{DeviceModel, EngineOptions, ProductInputs};
@@ -39,6 +43,8 @@ enum Command {
     Inspect(inspect::InspectArguments),
     /// Print the logits that follow a prompt.
     Logits(logits::LogitsArguments),
+    /// Measure prefill and decoding, of a model or of random weights of a named shape.
+    Bench(bench::BenchArguments),
 }
 
 /// Which model runs where.
@@ -220,25 +226,36 @@ pub fn open_model(
     dtype: ActivationType,
     activations: Activations,
 ) -> Result<Box<dyn Model>, ModelError> {
-    let device =
-        iron_runtime::open(backend.device()).map_err(|error| ModelError::BackendUnavailable {
-            backend: backend.name().to_owned(),
-            reason: error.to_string(),
-        })?;
+    let device = open_device(backend)?;
     let options = EngineOptions {
         product_inputs: activations.product_inputs(),
-        ..engine_options(checkpoint, dtype)
+        ..engine_options(checkpoint, backend, dtype)
     };
     Ok(Box::new(DeviceModel::load(device, checkpoint, options)?))
 }
 
-/// How the command line sets a model up: one sequence.
-fn engine_options(checkpoint: &Checkpoint, dtype: ActivationType) -> EngineOptions {
+/// Opens the device of a backend.
+fn open_device(backend: Backend) -> Result<Arc<dyn Device>, ModelError> {
+    iron_runtime::open(backend.device()).map_err(|error| ModelError::BackendUnavailable {
+        backend: backend.name().to_owned(),
+        reason: error.to_string(),
+    })
+}
+
+/// How the command line sets a model up: one sequence, and steps as long as the backend likes.
+fn engine_options(
+    checkpoint: &Checkpoint,
+    backend: Backend,
+    dtype: ActivationType,
+) -> EngineOptions {
     EngineOptions {
         dtype: dtype.scalar(),
         product_inputs: ProductInputs::Exact,
         max_sequences: 1,
-        max_step_rows: 64,
+        max_step_rows: match backend {
+            Backend::Cuda => 2048,
+            _ => 64,
+        },
         cache_positions: checkpoint.config.context_length.min(MOST_CACHED_POSITIONS),
     }
 }
@@ -279,6 +296,7 @@ pub fn main() -> ExitCode {
         Command::Chat(arguments) => chat::run(arguments),
         Command::Inspect(arguments) => inspect::run(arguments),
         Command::Logits(arguments) => logits::run(arguments),
+        Command::Bench(arguments) => bench::run(arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use iron_corpus::grouped_attention::group_of;
 use iron_ir::Scalar;
-use iron_runtime::{Device, Tensor};
+use iron_runtime::{Backend, Device, Tensor};
 
 use super::latent::upload_frequencies;
 use super::matrix::{Family, Matrix, failed, upload_vector};
@@ -23,7 +24,11 @@ pub struct AttentionBlock {
     key: Option<Matrix>,
     /// `None` where values are the key projection's output.
     value: Option<Matrix>,
-    output: Matrix,
+    /// The rows of the three, where they are dense, and some of them as long as a head, which
+    /// stand where a kernel takes norm weights that it does not read.
+    query_key_value: Option<(Tensor, Tensor)>,
+    /// The output projection.
+    pub output: Matrix,
     gate: Option<Matrix>,
     query_norm: Option<Tensor>,
     key_norm: Option<Tensor>,
@@ -39,6 +44,16 @@ pub struct AttentionBlock {
     keys: Tensor,
     /// As `keys`.
     values: Tensor,
+    /// Query heads that share a reading of the cache, on a GPU that has the kernel.
+    group: Option<u32>,
+}
+
+/// The tensors of [`AttentionBlock::record_stacked`].
+pub struct Stacked<'a> {
+    /// `[query_size + 2 * kv_size, hidden]`: rows of queries, keys, values.
+    pub weights: &'a Tensor,
+    frequencies: &'a Tensor,
+    unread_norm: &'a Tensor,
 }
 
 impl AttentionBlock {
@@ -73,6 +88,14 @@ impl AttentionBlock {
             Some(_) => cache.window_blocks(),
             None => cache.blocks,
         };
+        let projections = [&weights.query, &weights.key, &weights.value];
+        let (query, key, value, whole) = if projections.iter().all(|w| w.rows() > 0) {
+            let ([q, k, v], whole) = Matrix::upload_stacked(device, projections, dtype)?;
+            (q, Some(k), Some(v), whole)
+        } else {
+            let [q, k, v] = projections;
+            (matrix(q)?, present(k)?, present(v)?, None)
+        };
         let shape = [blocks, config.kv_head_count, BLOCK_SIZE, config.head_dim];
         let shape = shape.map(|extent| extent as u64);
         let (keys, values) = match owner {
@@ -84,10 +107,23 @@ impl AttentionBlock {
         };
         let ones = vec![1.0; config.head_dim];
         let ones = || Tensor::from_f32(device, dtype, &[config.head_dim as u64], &ones);
+        let shared_by = (config.head_count / config.kv_head_count) as u32;
+        let group = match device.backend() {
+            Backend::Cpu => None,
+            _ => group_of(dtype, config.head_dim as u32, BLOCK_SIZE as u32, shared_by),
+        };
         Ok(Self {
-            query: matrix(&weights.query)?,
-            key: present(&weights.key)?,
-            value: present(&weights.value)?,
+            group,
+            query,
+            key,
+            value,
+            query_key_value: match whole {
+                Some(whole) => {
+                    let unread = failed(whole.with_strides(&[config.head_dim as u64], &[1]))?;
+                    Some((whole, unread))
+                }
+                None => None,
+            },
             output: matrix(&weights.output)?,
             gate: weights.gate.as_ref().map(matrix).transpose()?,
             query_norm: weights.query_norm.as_ref().map(vector).transpose()?,
@@ -113,10 +149,7 @@ impl AttentionBlock {
         step: &StepContext<'_>,
         x: &Activation,
     ) -> Activation {
-        let (table, slot_table) = match self.config.window {
-            Some(_) => (&step.tables.window, &step.window_slot),
-            None => (&step.tables.full, &step.full_slot),
-        };
+        let (table, _) = self.tables(step);
         // All products of `x` first: those that follow one another share its rounding.
         let query = planner.projected(&self.query, x);
         let [key, value] =
@@ -146,14 +179,7 @@ impl AttentionBlock {
             }
             None => self.rotate(planner, step, [&query]),
         }
-        let attended = planner.activation(query.shape());
-        match slot_table {
-            Some(pages) if !self.config.attends_by_rows() => {
-                self.prefill(planner, step, &query, pages, &attended);
-            }
-            _ => self.decode(planner, step, &query, table, &attended),
-        }
-        let mut attended = attended.rows_of(self.config.query_size() as u64);
+        let mut attended = self.attend(planner, step, &query);
         if let Some(gate) = &self.gate {
             let gate = planner.projected(gate, x);
             let gated = planner.activation(attended.shape());
@@ -170,6 +196,93 @@ impl AttentionBlock {
             Some(bias) => planner.biased(&output, bias),
             None => output,
         }
+    }
+
+    /// What [`Self::record_stacked`] takes, of a layer that it computes: dense projections, heads
+    /// rotated in half-split form, no biases and no gate.
+    pub fn stacked(&self) -> Option<Stacked<'_>> {
+        let rope = self.config.rope.as_ref()?;
+        let pairs = rope.rotary_dim / 2;
+        let has_kernel = matches!(self.config.head_dim, 64 | 128 | 256)
+            && rope.layout == RopeLayout::HalfSplit
+            && pairs.is_multiple_of(8);
+        let is_plain = self.gate.is_none()
+            && self.biases.is_none()
+            && self.output_bias.is_none()
+            && !self.config.norm_over_heads
+            && self.value_norm.is_none()
+            && self.query_norm.is_some() == self.key_norm.is_some();
+        let (weights, unread_norm) = self.query_key_value.as_ref()?;
+        let frequencies = self.frequencies.as_ref()?;
+        (has_kernel && is_plain).then_some(Stacked {
+            weights,
+            frequencies,
+            unread_norm,
+        })
+    }
+
+    /// Records what lies between the projections: `projected` holds a row's queries, keys and
+    /// values. Gives what the output projection takes.
+    pub fn record_stacked(
+        &self,
+        planner: &mut Planner,
+        step: &StepContext<'_>,
+        projected: &Activation,
+        stacked: &Stacked<'_>,
+    ) -> Activation {
+        let (heads, head_dim) = (self.config.head_count as u64, self.config.head_dim as u64);
+        let query = planner.activation(&[projected.shape()[0], heads, head_dim]);
+        let query_norm = self.query_norm.as_ref().unwrap_or(stacked.unread_norm);
+        let key_norm = self.key_norm.as_ref().unwrap_or(stacked.unread_norm);
+        let frequencies = stacked.frequencies;
+        let magnitude = self
+            .config
+            .rope
+            .as_ref()
+            .map_or(1.0, |rope| rope.magnitude());
+        let operands = [
+            projected.into(),
+            query_norm.into(),
+            key_norm.into(),
+            (&step.positions).into(),
+            frequencies.into(),
+            (&step.sequences).into(),
+            self.tables(step).0.into(),
+            (&query).into(),
+            (&self.keys).into(),
+            (&self.values).into(),
+            magnitude.into(),
+            step.norm_eps.into(),
+            u32::from(self.query_norm.is_some()).into(),
+        ];
+        let suffix = format!("-HEAD_DIM={head_dim}");
+        planner.launch(Family::Decode, "heads_to_cache", &suffix, operands);
+        self.attend(planner, step, &query)
+    }
+
+    /// The block table of all sequences, and that of a prompt's one sequence.
+    fn tables<'s>(&self, step: &'s StepContext<'_>) -> (&'s Tensor, &'s Tensor) {
+        match self.config.window {
+            Some(_) => (&step.tables.window, &step.tables.prompt_window),
+            None => (&step.tables.full, &step.tables.prompt_full),
+        }
+    }
+
+    /// Attention of `query`, `[rows, heads, head_dim]`, over the cache, as `[rows, query_size]`.
+    fn attend(
+        &self,
+        planner: &mut Planner,
+        step: &StepContext<'_>,
+        query: &Activation,
+    ) -> Activation {
+        let attended = planner.activation(query.shape());
+        let (table, pages) = self.tables(step);
+        if step.key.is_prompt && !self.config.attends_by_rows() {
+            self.prefill(planner, step, query, pages, &attended);
+        } else {
+            self.decode(planner, step, query, table, &attended);
+        }
+        attended.rows_of(self.config.query_size() as u64)
     }
 
     /// A projection with its bias, by its place among them, if there are any.
@@ -236,7 +349,11 @@ impl AttentionBlock {
             self.window().into(),
             self.config.soft_cap.unwrap_or(0.0).into(),
         ];
-        let suffix = format!("-HEAD_DIM={}-ROWS=16", self.config.head_dim);
+        let rows = match (planner.is_tiled, self.config.head_dim) {
+            (true, 64 | 128 | 256) => 128,
+            _ => 16,
+        };
+        let suffix = format!("-HEAD_DIM={}-ROWS={rows}", self.config.head_dim);
         planner.launch(Family::Attention, "attention_prefill", &suffix, operands);
     }
 
@@ -266,8 +383,19 @@ impl AttentionBlock {
             self.window().into(),
             self.config.soft_cap.unwrap_or(0.0).into(),
         ];
-        let suffix = format!("-HEAD_DIM={head_dim}");
-        planner.launch(Family::Attention, "attention_decode", &suffix, operands);
+        let (family, kernel, suffix) = match self.group {
+            Some(group) => (
+                Family::GroupedAttention,
+                "attention_decode_grouped",
+                format!("-HEAD_DIM={head_dim}-GROUP={group}"),
+            ),
+            None => (
+                Family::Attention,
+                "attention_decode",
+                format!("-HEAD_DIM={head_dim}"),
+            ),
+        };
+        planner.launch(family, kernel, &suffix, operands);
         let operands = [
             (&partial).into(),
             (&stats).into(),

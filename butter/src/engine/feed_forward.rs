@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use iron_ir::Scalar;
-use iron_runtime::Device;
+use iron_runtime::{Device, Tensor};
 
 use super::matrix::{Family, Matrix};
 use super::plan::{Activation, Planner};
@@ -16,7 +16,10 @@ pub struct GatedBlock {
     activation: config::Activation,
     gate: Option<Matrix>,
     up: Matrix,
-    down: Matrix,
+    /// The rows of the two, where they are dense.
+    gate_up: Option<Tensor>,
+    /// The projection out of the block.
+    pub down: Matrix,
 }
 
 impl GatedBlock {
@@ -27,15 +30,28 @@ impl GatedBlock {
         weights: &GatedWeights,
         dtype: Scalar,
     ) -> Result<Self, ModelError> {
+        let (gate, up, gate_up) = match weights.gate.rows() {
+            0 => (None, Matrix::upload(device, &weights.up, dtype)?, None),
+            _ => {
+                let projections = [&weights.gate, &weights.up];
+                let ([gate, up], both) = Matrix::upload_stacked(device, projections, dtype)?;
+                (Some(gate), up, both)
+            }
+        };
         Ok(Self {
             activation,
-            gate: match weights.gate.rows() {
-                0 => None,
-                _ => Some(Matrix::upload(device, &weights.gate, dtype)?),
-            },
-            up: Matrix::upload(device, &weights.up, dtype)?,
+            gate,
+            up,
+            gate_up,
             down: Matrix::upload(device, &weights.down, dtype)?,
         })
+    }
+
+    /// Gate and up projection one after the other, where both are dense and the activation is
+    /// that of the fused kernels.
+    pub fn stacked(&self) -> Option<&Tensor> {
+        let has_kernel = self.activation == config::Activation::Silu;
+        self.gate_up.as_ref().filter(|_| has_kernel)
     }
 
     /// Records the block on rows `x`; gives its output, `[rows, hidden]`.

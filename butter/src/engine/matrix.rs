@@ -3,11 +3,14 @@
 use std::sync::Arc;
 
 use iron_ir::Scalar;
+use iron_ir::launch::{Argument, AsTensorArg};
+use iron_ir::op::Const;
 use iron_runtime::{Backend, Device, DeviceError, Tensor};
 
 use super::pack::{BLOCK, PackedFormat, pack, pack_affine};
 use super::pack_k::{KPlanes, bits_of, pack_k};
 use super::plan::{Activation, Planner, ProductInputs};
+use super::route::{BATCHED_ROWS, tile_of};
 use crate::gguf::DequantiseError;
 use crate::model::ModelError;
 use crate::weights::{WeightMatrix, WeightVector};
@@ -115,6 +118,46 @@ impl Matrix {
         Ok(Matrix::Dense(dense))
     }
 
+    /// Whether [`Self::upload`] keeps a block format.
+    fn keeps_blocks(matrix: &WeightMatrix) -> bool {
+        let known = |ty| bits_of(ty).is_some() || PackedFormat::of(ty).is_some();
+        matrix.one_type().is_some_and(known)
+    }
+
+    /// Uploads matrices of as many columns; where all are dense, their rows lie one after the
+    /// other in one matrix too, which is given as well.
+    pub fn upload_stacked<const N: usize>(
+        device: &Arc<dyn Device>,
+        matrices: [&WeightMatrix; N],
+        dtype: Scalar,
+    ) -> Result<([Matrix; N], Option<Tensor>), ModelError> {
+        let columns = matrices.first().map_or(0, |m| m.columns());
+        let stacks = matrices
+            .iter()
+            .all(|m| m.columns() == columns && !Self::keeps_blocks(m));
+        let mut uploaded = Vec::with_capacity(N);
+        let mut whole = None;
+        if stacks {
+            let rows: usize = matrices.iter().map(|m| m.rows()).sum();
+            let shape = [rows as u64, columns as u64];
+            let all = failed(Tensor::empty(device, dtype, &shape))?;
+            let mut first = 0;
+            for matrix in matrices {
+                let part = failed(all.slice(0, first..first + matrix.rows() as u64))?;
+                fill_dense(device, matrix, &part)?;
+                first += matrix.rows() as u64;
+                uploaded.push(Matrix::Dense(part));
+            }
+            whole = Some(all);
+        } else {
+            for matrix in matrices {
+                uploaded.push(Matrix::upload(device, matrix, dtype)?);
+            }
+        }
+        let unlike = |_| ModelError::Device("matrices that were uploaded are missing".into());
+        Ok((uploaded.try_into().map_err(unlike)?, whole))
+    }
+
     fn upload_k(
         device: &Arc<dyn Device>,
         [rows, columns]: [u64; 2],
@@ -150,8 +193,40 @@ pub fn upload_dense(
     dtype: Scalar,
     shape: &[u64],
 ) -> Result<Tensor, ModelError> {
-    let values = decoded(matrix.to_f32())?;
-    failed(Tensor::from_f32(device, dtype, shape, &values))
+    let tensor = failed(Tensor::empty(device, dtype, shape))?;
+    let rows = [matrix.rows() as u64, matrix.columns() as u64];
+    fill_dense(device, matrix, &failed(tensor.reshape(&rows))?)?;
+    Ok(tensor)
+}
+
+/// Writes a matrix, decoded, into a contiguous tensor of its shape. Random weights are made on
+/// the device.
+fn fill_dense(
+    device: &Arc<dyn Device>,
+    matrix: &WeightMatrix,
+    to: &Tensor,
+) -> Result<(), ModelError> {
+    if let Some(random) = matrix.random() {
+        let n = to.elements();
+        let flat = failed(to.with_strides(&[n], &[1]))?;
+        let scalar = |scalar, bits: u32| {
+            let bits = u64::from(bits);
+            Argument::Scalar(Const { scalar, bits })
+        };
+        let arguments = vec![
+            Argument::Tensor(flat.tensor_arg()),
+            scalar(Scalar::U32, random.seed),
+            scalar(Scalar::F32, random.limit.to_bits()),
+        ];
+        return failed(iron_runtime::launch_by_name(
+            device,
+            "fill_uniform",
+            Some(Family::Decode.module()),
+            &to.scalar().to_string(),
+            arguments,
+        ));
+    }
+    failed(to.write_f32(&decoded(matrix.to_f32())?))
 }
 
 /// Uploads a vector decoded.
@@ -187,8 +262,12 @@ pub enum Family {
     AffineQ8,
     /// `attention`.
     Attention,
+    /// `decode`.
+    Decode,
     /// `elementwise`.
     Elementwise,
+    /// `grouped_attention`.
+    GroupedAttention,
     /// `latent`.
     Latent,
     /// `layout`.
@@ -220,7 +299,9 @@ impl Family {
             Family::Affine => "iron_corpus::affine",
             Family::AffineQ8 => "iron_corpus::affine_q8",
             Family::Attention => "iron_corpus::attention",
+            Family::Decode => "iron_corpus::decode",
             Family::Elementwise => "iron_corpus::elementwise",
+            Family::GroupedAttention => "iron_corpus::grouped_attention",
             Family::Latent => "iron_corpus::latent",
             Family::Layout => "iron_corpus::layout",
             Family::Matmul => "iron_corpus::matmul",
@@ -241,18 +322,15 @@ impl Planner {
     pub fn linear(&mut self, w: &Matrix, x: &Activation, y: &Activation) {
         match w {
             Matrix::Dense(w) => {
-                // Long rows keep more threads busy; measured on an H200.
-                let lanes = match (self.lanes, w.shape().last()) {
-                    (lanes @ 2.., Some(2048..)) => lanes.max(256),
-                    (lanes, _) => lanes,
-                };
                 let operands = [x.into(), w.into(), y.into()];
-                self.launch(
-                    Family::Matmul,
-                    "matvec",
-                    &format!("-LANES={lanes}"),
-                    operands,
-                );
+                let (rows, outputs) = (x.shape()[0], w.shape()[0]);
+                let (kernel, suffix) = if self.is_tiled && rows >= BATCHED_ROWS as u64 {
+                    ("linear", format!("-TILE={}", tile_of(rows, outputs)))
+                } else {
+                    let lanes = self.route.dense_lanes(w.shape()[1]);
+                    ("matvec", format!("-LANES={lanes}"))
+                };
+                self.launch(Family::Matmul, kernel, &suffix, operands);
             }
             Matrix::Packed {
                 format,
@@ -292,7 +370,7 @@ impl Planner {
                 operands.extend(high.iter().map(Into::into));
                 operands.push(y.into());
                 let kernel = format!("matvec_k{bits}");
-                let lanes = format!("-LANES={}", self.lanes);
+                let lanes = format!("-LANES={}", self.route.lanes());
                 self.launch(Family::QuantK, &kernel, &lanes, operands);
             }
         }

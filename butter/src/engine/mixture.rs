@@ -175,7 +175,7 @@ impl Planner {
         [rows, chosen]: [u64; 2],
     ) -> Activation {
         let y = self.activation(&[rows, chosen, w.shape()[1]]);
-        let lanes = format!("-LANES={}", self.lanes);
+        let lanes = format!("-LANES={}", self.route.lanes());
         let operands = [x.into(), w.into(), ids, (&y).into()];
         self.launch(Family::Moe, "expert_matvec", &lanes, operands);
         y

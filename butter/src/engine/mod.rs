@@ -3,7 +3,10 @@
 
 mod arena;
 mod attention;
+mod burst;
+mod exchange;
 mod feed_forward;
+mod fused;
 mod latent;
 mod layer_inputs;
 mod matrix;
@@ -14,10 +17,13 @@ mod pack_k;
 mod pages;
 mod plan;
 mod recurrent;
+mod route;
 mod state;
 mod step;
 
+pub use burst::KindTime;
 pub use model::{DeviceModel, EngineOptions, Prepared};
 pub use pack::{AffinePlanes, BLOCK, PackedFormat, Planes, pack, pack_affine};
 pub use plan::ProductInputs;
-pub use state::MemoryPlan;
+pub use route::Route;
+pub use state::{BLOCK_SIZE, MemoryPlan};

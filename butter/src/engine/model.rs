@@ -3,20 +3,24 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use iron_corpus::attention::most_splits;
 use iron_ir::Scalar;
-use iron_runtime::{Device, Graph as Recording, Tensor};
+use iron_runtime::{Device, Graph as Recording, RecordedLaunch, Tensor};
 
+use super::exchange::{Exchange, SegmentPlace};
 use super::matrix::failed;
 use super::pages::{Forgetting, PageTable};
 use super::plan::{Activation, PlacedStep, Planner, ProductInputs};
+use super::route::{BATCHED_ROWS, PROMPT_ROWS, Route, has_tiles};
 use super::state::{BLOCK_SIZE, BlockTables, CacheShape};
-use super::step::{Graph, Inputs, Results, SPLIT, Segments, StepContext, StepKey};
+use super::step::{Graph, Segments, StepContext, StepKey};
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
 use crate::model::{Model, ModelError, RowOutput, RowResult, SequenceId, StepRow};
+use crate::weights::ModelWeights;
 
-/// Rows of one sequence from which the tiled attention is taken.
-const PREFILL_ROWS: usize = 16;
+/// Rows of a step whose inputs go up in a small buffer: what decodes.
+const SMALL_ROWS: usize = 64;
 /// Recorded steps that are kept; the oldest goes first.
 const MAX_STEPS: usize = 64;
 
@@ -35,26 +39,28 @@ pub struct EngineOptions {
     pub cache_positions: usize,
 }
 
-struct RecordedStep {
-    recording: Box<dyn Recording>,
+pub(super) struct RecordedStep {
+    pub(super) recording: Box<dyn Recording>,
+    pub(super) launches: Vec<RecordedLaunch>,
     /// `[outputs, vocab_size]`, in the activations' type.
     logits: Option<Tensor>,
 }
 
 /// A model on a device, of any family.
 pub struct DeviceModel {
-    device: Arc<dyn Device>,
+    pub(super) device: Arc<dyn Device>,
     config: ModelConfig,
     options: EngineOptions,
     graph: Graph,
     forgetting: Forgetting,
     zero_slot: u32,
     tables: BlockTables,
-    inputs: Inputs,
-    results: Results,
+    /// For steps of few rows, and for all.
+    exchanges: [Exchange; 2],
+    route: Route,
     arena: Option<Tensor>,
-    pages: PageTable,
-    steps: HashMap<StepKey, RecordedStep>,
+    pub(super) pages: PageTable,
+    pub(super) steps: HashMap<StepKey, RecordedStep>,
     step_order: Vec<StepKey>,
 }
 
@@ -65,34 +71,21 @@ impl DeviceModel {
         checkpoint: &Checkpoint,
         options: EngineOptions,
     ) -> Result<DeviceModel, ModelError> {
+        Self::of_weights(device, &checkpoint.config, &checkpoint.weights, options)
+    }
+
+    /// As [`Self::load`], of weights that are at hand.
+    pub fn of_weights(
+        device: Arc<dyn Device>,
+        config: &ModelConfig,
+        weights: &ModelWeights,
+        options: EngineOptions,
+    ) -> Result<DeviceModel, ModelError> {
         iron_corpus::link();
-        let config = checkpoint.config.clone();
+        let config = config.clone();
         let (sequences, step_rows) = (options.max_sequences, options.max_step_rows);
         let cache = CacheShape::new(&config, options.cache_positions, sequences, step_rows);
-        let graph = Graph::load(&device, &config, &checkpoint.weights, options.dtype, &cache)?;
-        let rows = step_rows as u64;
-        let all = failed(Tensor::zeros(&device, Scalar::U32, &[8 * rows + 1]))?;
-        let part = |i: u64| failed(all.slice(0, i * rows..(i + 1) * rows));
-        let inputs = Inputs {
-            tokens: part(0)?,
-            positions: part(1)?,
-            sequences: part(2)?,
-            output_rows: part(3)?,
-            segment_of: part(4)?,
-            state_from: part(5)?,
-            state_to: part(6)?,
-            segment_starts: failed(all.slice(0, 7 * rows..8 * rows + 1))?,
-            all,
-        };
-        let all = failed(Tensor::zeros(&device, Scalar::U32, &[2 * rows]))?;
-        let mut largest =
-            iron_ir::launch::AsTensorArg::tensor_arg(&failed(all.slice(0, rows..2 * rows))?);
-        largest.scalar = Scalar::F32;
-        let results = Results {
-            tokens: failed(all.slice(0, 0..rows))?,
-            largest: failed(Tensor::from_view(&device, largest))?,
-            all,
-        };
+        let graph = Graph::load(&device, &config, weights, options.dtype, &cache)?;
         let mut model = DeviceModel {
             tables: BlockTables::new(&device, &cache)?,
             pages: PageTable::new(cache.blocks, BLOCK_SIZE, sequences, cache.blocks_a_sequence),
@@ -104,12 +97,15 @@ impl DeviceModel {
                 recurrent: config.is_recurrent(),
             },
             zero_slot: cache.zero_slot(),
-            device,
             config,
             options,
             graph,
-            inputs,
-            results,
+            exchanges: [
+                Exchange::new(&device, step_rows.min(SMALL_ROWS))?,
+                Exchange::new(&device, step_rows)?,
+            ],
+            route: Route::of(&*device),
+            device,
             arena: None,
             steps: HashMap::new(),
             step_order: Vec::new(),
@@ -122,33 +118,60 @@ impl DeviceModel {
     /// waits for a compiler.
     fn compile(&mut self, step_rows: usize) -> Result<(), ModelError> {
         // The larger arena first: a larger one would drop the step recorded before.
-        for (rows, prefill_slot) in [(PREFILL_ROWS.min(step_rows), Some(0)), (1, None)] {
+        let prompt_rows = PROMPT_ROWS.min(step_rows);
+        for (rows, is_prompt) in [(prompt_rows, prompt_rows == PROMPT_ROWS), (1, false)] {
             self.recorded(StepKey {
                 rows,
                 outputs: 1,
                 splits: 1,
-                prefill_slot,
+                is_prompt,
                 segments: usize::from(self.forgetting.recurrent),
+                advances: false,
             })?;
         }
         Ok(())
     }
 
+    /// Whether a layer keeps a state that has no positions.
+    pub(super) fn is_recurrent(&self) -> bool {
+        self.forgetting.recurrent
+    }
+
+    /// Where it runs.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    /// The route that steps take.
+    pub fn route(&self) -> Route {
+        self.route
+    }
+
+    /// Takes another route from the next step on.
+    pub fn set_route(&mut self, route: Route) -> Result<(), ModelError> {
+        failed(self.device.synchronize())?;
+        self.steps.clear();
+        self.step_order.clear();
+        self.route = route;
+        Ok(())
+    }
+
+    pub(super) fn exchange(&self, rows: usize) -> &Exchange {
+        &self.exchanges[usize::from(rows > self.exchanges[0].max)]
+    }
+
     /// The step of a key, and its logits.
     fn planned(&self, key: StepKey) -> Result<(PlacedStep, Option<Activation>), ModelError> {
-        // One thread an output keeps a CPU core's chain of sums in registers; a GPU needs the
-        // threads of a subgroup side by side to read rows in whole cache lines.
-        let lanes = if self.device.backend() == iron_runtime::Backend::Cpu {
-            1
-        } else {
-            32
-        };
+        let is_batched = self.route == Route::Batched && key.rows >= BATCHED_ROWS;
         let product_inputs = self.options.product_inputs;
-        let mut planner = Planner::new(self.options.dtype, lanes, product_inputs);
+        let mut planner = Planner::new(self.options.dtype, self.route, product_inputs);
+        planner.is_tiled =
+            (key.is_prompt || is_batched) && has_tiles(&*self.device, self.options.dtype);
         let context = self.context_of(key)?;
-        let logits = self
-            .graph
-            .plan(&mut planner, &context, &self.inputs, &self.results)?;
+        let Exchange {
+            inputs, results, ..
+        } = self.exchange(key.rows);
+        let logits = self.graph.plan(&mut planner, &context, inputs, results)?;
         if product_inputs == ProductInputs::Q8 && !planner.has_rounded() {
             return Err(ModelError::NoRoundedProducts {
                 backend: self.device.backend().name().to_owned(),
@@ -163,7 +186,10 @@ impl DeviceModel {
     }
 
     /// Checks a step against the open sequences; gives the length of each after it.
-    fn check(&self, rows: &[StepRow]) -> Result<BTreeMap<SequenceId, usize>, ModelError> {
+    pub(super) fn check(
+        &self,
+        rows: &[StepRow],
+    ) -> Result<BTreeMap<SequenceId, usize>, ModelError> {
         if rows.len() > self.options.max_step_rows {
             let max = self.options.max_step_rows;
             return Err(ModelError::Rows {
@@ -203,64 +229,49 @@ impl DeviceModel {
         Ok(lengths)
     }
 
-    fn key_of(&self, rows: &[StepRow]) -> Result<StepKey, ModelError> {
-        let longest = rows
-            .iter()
-            .map(|r| r.position as usize + 1)
-            .max()
-            .unwrap_or(1);
-        let one_sequence = rows.iter().all(|r| r.sequence == rows[0].sequence);
-        let prefill_slot = if one_sequence && rows.len() >= PREFILL_ROWS {
-            Some(self.pages.get(rows[0].sequence)?.slot)
-        } else {
-            None
-        };
-        Ok(StepKey {
+    /// The key of rows that [`groups_of`] put together.
+    pub(super) fn key_of(&self, rows: &[StepRow], is_prompt: bool) -> StepKey {
+        let longest = rows.iter().map(|r| r.position as usize + 1).max();
+        StepKey {
             rows: rows.len(),
             outputs: rows
                 .iter()
                 .filter(|r| r.output != RowOutput::Nothing)
                 .count(),
-            // Powers of two, so that a growing context meets few keys.
-            splits: if prefill_slot.is_some() && !self.config.attends_by_rows() {
-                1
-            } else {
-                longest.div_ceil(SPLIT).next_power_of_two()
+            splits: match is_prompt && !self.config.attends_by_rows() {
+                true => 1,
+                false => splits_of(longest.unwrap_or(1)),
             },
-            prefill_slot,
+            is_prompt,
             segments: if self.forgetting.recurrent {
                 segments_of(rows).len()
             } else {
                 0
             },
-        })
+            advances: false,
+        }
     }
 
     fn context_of(&self, key: StepKey) -> Result<StepContext<'_>, ModelError> {
         let rows = key.rows as u64;
-        let [full_slot, window_slot] = match key.prefill_slot {
-            Some(slot) => self.tables.rows(slot)?.map(Some),
-            None => [None, None],
-        };
+        let inputs = &self.exchange(key.rows).inputs;
         let part = |tensor: &Tensor, length: u64| failed(tensor.slice(0, 0..length));
         let n = key.segments as u64;
         let segments = match n {
             0 => None,
             n => Some(Segments {
-                of: part(&self.inputs.segment_of, rows)?,
-                starts: part(&self.inputs.segment_starts, n + 1)?,
-                from: part(&self.inputs.state_from, n)?,
-                to: part(&self.inputs.state_to, n)?,
+                of: part(&inputs.segment_of, rows)?,
+                starts: part(&inputs.segment_starts, n + 1)?,
+                from: part(&inputs.state_from, n)?,
+                to: part(&inputs.state_to, n)?,
             }),
         };
         Ok(StepContext {
             key,
             segments,
-            positions: failed(self.inputs.positions.slice(0, 0..rows))?,
-            sequences: failed(self.inputs.sequences.slice(0, 0..rows))?,
+            positions: failed(inputs.positions.slice(0, 0..rows))?,
+            sequences: failed(inputs.sequences.slice(0, 0..rows))?,
             tables: &self.tables,
-            full_slot,
-            window_slot,
             norm_eps: self.config.norm_eps,
         })
     }
@@ -272,21 +283,30 @@ impl DeviceModel {
         if !rows.is_empty() {
             lengths = self.check(rows)?;
             let (gathered, order) = gathered(rows);
-            let key = self.key_of(&gathered)?;
-            self.recorded(key)?;
-            self.write_inputs(&gathered)?;
-            for (id, length) in &lengths {
-                self.pages.get_mut(*id)?.begin(*length);
+            let mut found = Vec::new();
+            let mut begun = false;
+            for (is_prompt, places) in groups_of(&gathered) {
+                let part: Vec<StepRow> = places.iter().map(|&i| gathered[i]).collect();
+                let key = self.key_of(&part, is_prompt);
+                self.recorded(key)?;
+                self.write_inputs(&part, is_prompt)?;
+                if !std::mem::replace(&mut begun, true) {
+                    for (id, length) in &lengths {
+                        self.pages.get_mut(*id)?.begin(*length);
+                    }
+                }
+                let step = &self.steps[&key];
+                failed(step.recording.replay())?;
+                failed(self.device.synchronize())?;
+                let vocab = self.config.vocab_size;
+                let exchange = self.exchange(key.rows);
+                let results = exchange.read(&part, step.logits.as_ref(), vocab)?;
+                let wanted = places.iter().map(|&i| order[i]);
+                let wanted = wanted.filter(|&i| rows[i].output != RowOutput::Nothing);
+                found.extend(wanted.zip(results));
             }
-            failed(self.steps[&key].recording.replay())?;
-            failed(self.device.synchronize())?;
-            let found = self.read_results(&gathered, key)?;
-            let wanted = order
-                .into_iter()
-                .filter(|&i| rows[i].output != RowOutput::Nothing);
-            let mut placed: Vec<(usize, RowResult)> = wanted.zip(found).collect();
-            placed.sort_by_key(|(i, _)| *i);
-            results = placed.into_iter().map(|(_, result)| result).collect();
+            found.sort_by_key(|(i, _)| *i);
+            results = found.into_iter().map(|(_, result)| result).collect();
         }
         Ok(Prepared {
             pages: &mut self.pages,
@@ -297,7 +317,7 @@ impl DeviceModel {
 
     /// The recorded step of a key. A larger arena drops every recording, whose addresses it
     /// would leave behind.
-    fn recorded(&mut self, key: StepKey) -> Result<(), ModelError> {
+    pub(super) fn recorded(&mut self, key: StepKey) -> Result<(), ModelError> {
         if self.steps.contains_key(&key) {
             return Ok(());
         }
@@ -322,72 +342,35 @@ impl DeviceModel {
             let oldest = self.step_order.remove(0);
             self.steps.remove(&oldest);
         }
-        self.steps.insert(key, RecordedStep { recording, logits });
+        let step = RecordedStep {
+            recording,
+            launches,
+            logits,
+        };
+        self.steps.insert(key, step);
         self.step_order.push(key);
         Ok(())
     }
 
-    fn write_inputs(&self, rows: &[StepRow]) -> Result<(), ModelError> {
-        let max = self.options.max_step_rows;
-        let mut words = vec![0u32; 8 * max + 1];
-        let mut output = 0;
-        for (i, row) in rows.iter().enumerate() {
-            words[i] = row.token;
-            words[max + i] = row.position;
-            words[2 * max + i] = self.pages.get(row.sequence)?.slot;
-            if row.output != RowOutput::Nothing {
-                words[3 * max + output] = i as u32;
-                output += 1;
-            }
-        }
-        if self.forgetting.recurrent {
-            for (segment, (id, range)) in segments_of(rows).into_iter().enumerate() {
-                let (from, to) = self.pages.get(id)?.state_slots(self.zero_slot);
-                words[4 * max + range.start..4 * max + range.end].fill(segment as u32);
-                words[5 * max + segment] = from;
-                words[6 * max + segment] = to;
-                words[7 * max + segment + 1] = range.end as u32;
-            }
-        }
-        let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-        failed(self.inputs.all.write_bytes(&bytes))
-    }
-
-    fn read_results(&self, rows: &[StepRow], key: StepKey) -> Result<Vec<RowResult>, ModelError> {
-        let wanted: Vec<_> = rows
+    pub(super) fn write_inputs(&self, rows: &[StepRow], is_prompt: bool) -> Result<(), ModelError> {
+        let slot = |row: &StepRow| Ok(self.pages.get(row.sequence)?.slot);
+        let slots = rows
             .iter()
-            .filter(|r| r.output != RowOutput::Nothing)
-            .collect();
-        let max = self.options.max_step_rows;
-        let bytes = failed(self.results.all.to_bytes())?;
-        let word = |i: usize| {
-            u32::from_le_bytes([
-                bytes[4 * i],
-                bytes[4 * i + 1],
-                bytes[4 * i + 2],
-                bytes[4 * i + 3],
-            ])
-        };
-        let logits = if wanted.iter().any(|r| r.output == RowOutput::Logits) {
-            match &self.steps[&key].logits {
-                Some(logits) => failed(logits.to_f32())?,
-                None => Vec::new(),
+            .map(slot)
+            .collect::<Result<Vec<_>, ModelError>>()?;
+        if is_prompt {
+            let sequence = self.pages.get(rows[0].sequence)?;
+            self.tables.choose(sequence.slot, &sequence.blocks)?;
+        }
+        let mut segments = Vec::new();
+        if self.forgetting.recurrent {
+            for (id, range) in segments_of(rows) {
+                let (from, to) = self.pages.get(id)?.state_slots(self.zero_slot);
+                let end = range.end;
+                segments.push(SegmentPlace { end, from, to });
             }
-        } else {
-            Vec::new()
-        };
-        let vocab = self.config.vocab_size;
-        let result = |(i, row): (usize, &&StepRow)| {
-            let largest = f32::from_bits(word(max + i));
-            if !largest.is_finite() {
-                return RowResult::Failed(format!("the largest logit is {largest}"));
-            }
-            match row.output {
-                RowOutput::Logits => RowResult::Logits(logits[i * vocab..(i + 1) * vocab].to_vec()),
-                RowOutput::Greedy | RowOutput::Nothing => RowResult::Token(word(i)),
-            }
-        };
-        Ok(wanted.iter().enumerate().map(result).collect())
+        }
+        self.exchange(rows.len()).write(rows, &slots, &segments)
     }
 }
 
@@ -430,6 +413,14 @@ impl Model for DeviceModel {
 
     fn step(&mut self, rows: &[StepRow]) -> Result<Vec<RowResult>, ModelError> {
         Ok(self.prepare(rows)?.commit())
+    }
+
+    fn advance(
+        &mut self,
+        rows: &[StepRow],
+        steps: usize,
+    ) -> Result<Vec<Vec<RowResult>>, ModelError> {
+        self.advance_on_device(rows, steps)
     }
 }
 
@@ -481,4 +472,30 @@ fn segments_of(rows: &[StepRow]) -> Vec<(SequenceId, std::ops::Range<usize>)> {
         }
     }
     segments
+}
+
+/// Splits of the attention for rows of up to `longest` positions and heads of any size: a power
+/// of two, so that a growing context meets few keys.
+pub(super) fn splits_of(longest: usize) -> usize {
+    let most = most_splits(longest.try_into().unwrap_or(u32::MAX), u32::MAX);
+    most.next_power_of_two() as usize
+}
+
+/// Gathered rows in the steps that they run in, and whether each is a prompt's: a run of
+/// [`PROMPT_ROWS`] rows of one sequence has a step of its own, so that its results do not depend
+/// on what else runs; all others share one.
+fn groups_of(rows: &[StepRow]) -> Vec<(bool, Vec<usize>)> {
+    let mut groups = Vec::new();
+    let mut others = Vec::new();
+    for (_, range) in segments_of(rows) {
+        if range.len() >= PROMPT_ROWS {
+            groups.push((true, range.collect()));
+        } else {
+            others.extend(range);
+        }
+    }
+    if !others.is_empty() {
+        groups.push((false, others));
+    }
+    groups
 }

@@ -15,6 +15,7 @@ use iron_runtime::{Device, Tensor, contiguous_strides};
 
 use super::arena::{ArenaLayout, ArenaPlan};
 use super::matrix::{Family, failed};
+use super::route::Route;
 use crate::model::ModelError;
 
 /// A view of an activation whose place is not known yet.
@@ -178,8 +179,11 @@ struct PlannedLaunch {
 pub struct Planner {
     /// Type of activations and cache.
     pub dtype: Scalar,
-    /// Threads that share an output of a matrix-vector product.
-    pub lanes: u32,
+    /// Which kernels are chosen.
+    pub route: Route,
+    /// Whether there are many rows and the device has matrix units: products, and a prompt's
+    /// attention, go by large tiles.
+    pub is_tiled: bool,
     /// What products with packed weights read.
     pub product_inputs: ProductInputs,
     rounded: Option<Rounded>,
@@ -197,10 +201,11 @@ pub struct PlacedStep {
 
 impl Planner {
     /// An empty step on activations of type `dtype`.
-    pub fn new(dtype: Scalar, lanes: u32, product_inputs: ProductInputs) -> Self {
+    pub fn new(dtype: Scalar, route: Route, product_inputs: ProductInputs) -> Self {
         Self {
             dtype,
-            lanes,
+            route,
+            is_tiled: false,
             product_inputs,
             rounded: None,
             bytes: Vec::new(),
@@ -393,7 +398,7 @@ mod tests {
 
     #[test]
     fn activations_share_bytes_only_when_their_lives_are_apart() {
-        let mut planner = Planner::new(Scalar::F32, 1, ProductInputs::Exact);
+        let mut planner = Planner::new(Scalar::F32, Route::Rows, ProductInputs::Exact);
         let [a, b, c, d] = [64, 64, 64, 64].map(|n| planner.activation(&[n]));
         launch(&mut planner, &[&a, &b]);
         launch(&mut planner, &[&b, &c]);

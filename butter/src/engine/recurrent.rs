@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use iron_ir::Scalar;
-use iron_runtime::{Device, Tensor};
+use iron_runtime::{Backend, Device, Tensor};
 
 use super::matrix::{Family, Matrix, failed, upload_dense, upload_vector};
 use super::plan::{Activation, Planner};
@@ -134,6 +134,8 @@ pub struct GatedDeltaBlock {
     output: Matrix,
     /// `[slots, value_heads, value_head_dim, key_head_dim]`.
     state: RecurrentState,
+    /// Threads that share a row of a state.
+    lanes: u32,
 }
 
 impl GatedDeltaBlock {
@@ -153,7 +155,13 @@ impl GatedDeltaBlock {
             config.key_head_dim,
         ];
         let conv = (&weights.conv, None);
+        let lanes = match (device.backend(), config.key_head_dim) {
+            (Backend::Cpu, _) => 1,
+            (_, 128) => 4,
+            _ => 1,
+        };
         Ok(Self {
+            lanes,
             query_key_value: matrix(&weights.query_key_value)?,
             gate: matrix(&weights.gate)?,
             beta: matrix(&weights.beta)?,
@@ -229,7 +237,7 @@ impl GatedDeltaBlock {
             (&self.state.states).into(),
             (&read).into(),
         ];
-        let suffix = format!("-KEY_DIM={key_dim}");
+        let suffix = format!("-KEY_DIM={key_dim}-LANES={}", self.lanes);
         planner.launch(Family::Recurrent, "gated_delta", &suffix, operands);
         let heads = read.rows_of(config.value_head_dim as u64);
         let normed = planner.normed(&heads, &self.norm, step.norm_eps);

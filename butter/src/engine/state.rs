@@ -20,8 +20,9 @@ use super::model::EngineOptions;
 use crate::config::{Attention, Mamba2, Mixer, ModelConfig};
 use crate::model::ModelError;
 
-/// Positions of a cache block.
-pub const BLOCK_SIZE: usize = 32;
+/// Positions of a cache block, and the rows of a tile of the prompt's
+/// attention, which does not cross a block.
+pub const BLOCK_SIZE: usize = 128;
 
 /// Sizes of the caches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -163,6 +164,12 @@ pub struct BlockTables {
     pub full: Tensor,
     /// Of layers with a window, the same shape; every sequence's ring is its own for good.
     pub window: Tensor,
+    /// The row of `full` of the sequence whose prompt a step holds: `[blocks a sequence]`.
+    pub prompt_full: Tensor,
+    /// The same of `window`.
+    pub prompt_window: Tensor,
+    /// Blocks of a sequence's ring.
+    ring: usize,
 }
 
 impl BlockTables {
@@ -170,14 +177,16 @@ impl BlockTables {
     pub fn new(device: &Arc<dyn Device>, shape: &CacheShape) -> Result<Self, ModelError> {
         let dims = [shape.max_sequences as u64, shape.blocks_a_sequence as u64];
         let ring = shape.ring_blocks;
-        let entry =
-            |slot: usize, page: usize| (slot * ring + page.checked_rem(ring).unwrap_or(0)) as u32;
         let entries: Vec<u32> = (0..shape.max_sequences)
-            .flat_map(|slot| (0..shape.blocks_a_sequence).map(move |page| entry(slot, page)))
+            .flat_map(|slot| ring_row(slot, ring, shape.blocks_a_sequence))
             .collect();
+        let row = [dims[1]];
         Ok(Self {
             full: failed(Tensor::zeros(device, Scalar::U32, &dims))?,
             window: failed(Tensor::from_slice(device, Scalar::U32, &dims, &entries))?,
+            prompt_full: failed(Tensor::zeros(device, Scalar::U32, &row))?,
+            prompt_window: failed(Tensor::zeros(device, Scalar::U32, &row))?,
+            ring,
         })
     }
 
@@ -190,13 +199,28 @@ impl BlockTables {
         failed(row.write_bytes(&bytes))
     }
 
-    /// The row of a sequence in each table, as a vector: full, then window.
-    pub fn rows(&self, slot: u32) -> Result<[Tensor; 2], ModelError> {
-        let slot = u64::from(slot);
-        let row = |table: &Tensor| {
-            let row = failed(table.slice(0, slot..slot + 1))?;
-            failed(row.reshape(&[row.elements()]))
+    /// Makes a sequence the one whose prompt the next step holds.
+    pub fn choose(&self, slot: u32, blocks: &[u32]) -> Result<(), ModelError> {
+        let pages = self.prompt_full.shape()[0] as usize;
+        let mut full = blocks.to_vec();
+        full.resize(pages, 0);
+        let write = |to: &Tensor, entries: &[u32]| {
+            let bytes: Vec<u8> = entries.iter().flat_map(|b| b.to_le_bytes()).collect();
+            failed(to.write_bytes(&bytes))
         };
-        Ok([row(&self.full)?, row(&self.window)?])
+        write(&self.prompt_full, &full)?;
+        if self.ring > 0 {
+            write(
+                &self.prompt_window,
+                &ring_row(slot as usize, self.ring, pages),
+            )?;
+        }
+        Ok(())
     }
+}
+
+/// The row of a sequence's ring, which is its own for good.
+fn ring_row(slot: usize, ring: usize, pages: usize) -> Vec<u32> {
+    let entry = |page: usize| (slot * ring + page.checked_rem(ring).unwrap_or(0)) as u32;
+    (0..pages).map(entry).collect()
 }

@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
+use iron_corpus::decode::OUTPUTS;
 use iron_corpus::selection::ARGMAX_CHUNK;
 use iron_ir::Scalar;
 use iron_runtime::{Device, Tensor};
 
 use super::attention::AttentionBlock;
+use super::exchange::{Inputs, Results};
 use super::feed_forward::GatedBlock;
+use super::fused::FusedLayer;
 use super::latent::LatentBlock;
 use super::layer_inputs::{InputsBlock, LayerInputBlock};
 use super::matrix::{Family, Matrix, failed, upload_vector};
@@ -19,9 +22,6 @@ use crate::config::{FeedForward, Mixer, ModelConfig};
 use crate::model::ModelError;
 use crate::weights::{FeedForwardWeights, LayerWeights, MixerWeights, ModelWeights, WeightVector};
 
-/// Positions that one split of the decode attention covers; the kernel's constant.
-pub const SPLIT: usize = 256;
-
 /// What a recorded step is good for. Everything that a launch bakes in and that differs between
 /// steps is here.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -32,33 +32,13 @@ pub struct StepKey {
     pub outputs: usize,
     /// Splits of the attention over the longest context.
     pub splits: usize,
-    /// Row of the block table where all rows are consecutive positions of one sequence and the
-    /// tiled attention runs; `None` where each row attends for itself.
-    pub prefill_slot: Option<u32>,
+    /// Whether the rows are consecutive positions of one sequence and the tiled attention runs;
+    /// otherwise each row attends for itself.
+    pub is_prompt: bool,
     /// Runs of rows of one sequence; 0 where no layer asks.
     pub segments: usize,
-}
-
-/// What the host writes before a step; one upload.
-pub struct Inputs {
-    /// The whole buffer.
-    pub all: Tensor,
-    /// `[max_step_rows]`.
-    pub tokens: Tensor,
-    /// `[max_step_rows]`.
-    pub positions: Tensor,
-    /// `[max_step_rows]`: rows of the block tables.
-    pub sequences: Tensor,
-    /// `[max_step_rows]`: rows whose logits are wanted.
-    pub output_rows: Tensor,
-    /// `[max_step_rows]`: the segment of each row.
-    pub segment_of: Tensor,
-    /// `[max_step_rows + 1]`: the first row of each segment, and one past the last.
-    pub segment_starts: Tensor,
-    /// `[max_step_rows]`: the slot of state that each segment continues.
-    pub state_from: Tensor,
-    /// `[max_step_rows]`: the slot that it leaves its own in.
-    pub state_to: Tensor,
+    /// Whether the chosen tokens become the rows of the next step.
+    pub advances: bool,
 }
 
 /// The runs of rows of one sequence in a step.
@@ -73,16 +53,6 @@ pub struct Segments {
     pub to: Tensor,
 }
 
-/// What the host reads after a step.
-pub struct Results {
-    /// The whole buffer.
-    pub all: Tensor,
-    /// `[max_step_rows]`: index of the largest logit.
-    pub tokens: Tensor,
-    /// `[max_step_rows]`: the largest logit, NaN where there is one.
-    pub largest: Tensor,
-}
-
 /// What the layers of a step read beside activations and weights.
 pub struct StepContext<'m> {
     /// The step's class.
@@ -93,10 +63,6 @@ pub struct StepContext<'m> {
     pub sequences: Tensor,
     /// Where the positions of sequences lie.
     pub tables: &'m BlockTables,
-    /// The one sequence's row of the full table, where the tiled attention runs.
-    pub full_slot: Option<Tensor>,
-    /// The same of the window table.
-    pub window_slot: Option<Tensor>,
     /// Runs of rows, where a layer asks.
     pub segments: Option<Segments>,
     /// Epsilon of every RMS norm.
@@ -104,7 +70,7 @@ pub struct StepContext<'m> {
 }
 
 /// A layer on a device.
-struct Layer {
+pub(super) struct Layer {
     mixer_norm: Option<Tensor>,
     mixer: MixerBlock,
     mixer_post_norm: Option<Tensor>,
@@ -134,14 +100,16 @@ enum FeedForwardBlock {
 
 /// A model's layers on a device, with the state that each keeps.
 pub struct Graph {
-    config: ModelConfig,
+    pub(super) config: ModelConfig,
     embedding: Matrix,
     /// What makes the inputs of each layer.
     per_layer: Option<InputsBlock>,
-    layers: Vec<Layer>,
+    pub(super) layers: Vec<Layer>,
     final_norm: Tensor,
     /// `None` where the embedding serves.
     output: Option<Matrix>,
+    /// Whether every layer is one that [`super::fused`] records.
+    is_fusable: bool,
 }
 
 impl Graph {
@@ -158,6 +126,10 @@ impl Graph {
             let layer = Layer::load(device, config, weights, dtype, cache, &layers)?;
             layers.push(layer);
         }
+        let output = match &weights.output {
+            Some(output) => Some(Matrix::upload(device, output, dtype)?),
+            None => None,
+        };
         Ok(Self {
             embedding: Matrix::upload(device, &weights.embedding, dtype)?,
             per_layer: match (&config.per_layer_inputs, &weights.per_layer) {
@@ -166,12 +138,12 @@ impl Graph {
                 }
                 _ => None,
             },
-            layers,
             final_norm: upload_vector(device, &weights.final_norm, dtype)?,
-            output: match &weights.output {
-                Some(output) => Some(Matrix::upload(device, output, dtype)?),
-                None => None,
-            },
+            is_fusable: config.residual_scale == 1.0
+                && config.hidden_size.is_multiple_of(OUTPUTS as usize)
+                && layers.iter().all(|layer| layer.fused().is_some()),
+            output,
+            layers,
             config: config.clone(),
         })
     }
@@ -191,48 +163,36 @@ impl Graph {
         planner.gather(&self.embedding, &tokens, &hidden);
         hidden = planner.scaled(hidden, self.config.embedding_scale);
 
-        let eps = self.config.norm_eps;
-        let per_layer = self.per_layer.as_ref();
-        let per_layer = per_layer.map(|inputs| inputs.record(planner, &tokens, &hidden, eps));
-
-        // A block's output joins the residual stream with the norm that follows.
-        let mut pending = None;
-        for (index, layer) in self.layers.iter().enumerate() {
-            if !matches!(layer.mixer, MixerBlock::Absent) {
-                let x = self.joined(planner, pending.take(), &hidden, layer.mixer_norm.as_ref());
-                let y = layer.mixer.record(planner, step, &x)?;
-                pending = y.map(|y| self.block_output(planner, y, layer.mixer_post_norm.as_ref()));
+        let is_fused = planner.route.is_fused() && self.is_fusable;
+        let pending = match (is_fused, step.key.is_prompt || planner.is_tiled) {
+            (true, true) => self.stacked_layers(planner, step, &hidden),
+            (true, false) => {
+                self.fused_layers(planner, step, &hidden);
+                None
             }
-            if !matches!(layer.feed_forward, FeedForwardBlock::Absent) {
-                let norm = layer.feed_forward_norm.as_ref();
-                let x = self.joined(planner, pending.take(), &hidden, norm);
-                let y = match &layer.feed_forward {
-                    FeedForwardBlock::Dense(dense) => Some(dense.record(planner, &x)),
-                    FeedForwardBlock::Mixture(mixture) => Some(mixture.record(planner, &x)),
-                    FeedForwardBlock::Absent => None,
-                };
-                let norm = layer.feed_forward_post_norm.as_ref();
-                pending = y.map(|y| self.block_output(planner, y, norm));
-            }
-            if let (Some(block), Some(inputs)) = (&layer.inputs, &per_layer) {
-                let x = self.joined(planner, pending.take(), &hidden, None);
-                pending = Some(block.record(planner, inputs, index, &x, eps));
-            }
-            if layer.output_scale != 1.0 {
-                let x = self.joined(planner, pending.take(), &hidden, None);
-                hidden = planner.scaled(x, layer.output_scale);
-            }
-        }
+            (false, _) => self.layers(planner, step, &tokens, &mut hidden)?,
+        };
         if outputs == 0 {
             return Ok(None);
         }
-        let normed = self.joined(planner, pending, &hidden, Some(&self.final_norm));
-        let rows_of = failed(inputs.output_rows.slice(0, 0..outputs))?;
-        let selected = planner.activation(&[outputs, self.config.hidden_size as u64]);
-        let operands = [(&normed).into(), (&rows_of).into(), (&selected).into()];
-        planner.launch(Family::Layout, "select_rows", "", operands);
         let output = self.output.as_ref().unwrap_or(&self.embedding);
-        let logits = planner.projected(output, &selected);
+        let fused_logits = match (output, is_fused && rows == outputs) {
+            (Matrix::Dense(w), true) if pending.is_none() => {
+                self.fused_product(planner, &hidden, &self.final_norm, w)
+            }
+            _ => None,
+        };
+        let logits = match fused_logits {
+            Some(logits) => logits,
+            None => {
+                let normed = self.joined(planner, pending.as_ref(), &hidden, &self.final_norm);
+                let rows_of = failed(inputs.output_rows.slice(0, 0..outputs))?;
+                let selected = planner.activation(&[outputs, self.config.hidden_size as u64]);
+                let operands = [(&normed).into(), (&rows_of).into(), (&selected).into()];
+                planner.launch(Family::Layout, "select_rows", "", operands);
+                planner.projected(output, &selected)
+            }
+        };
         let mut logits = planner.scaled(logits, self.config.logit_scale);
         if let Some(cap) = self.config.logit_soft_cap {
             let capped = planner.activation(logits.shape());
@@ -255,11 +215,68 @@ impl Graph {
             (&largest).into(),
         ];
         planner.launch_instance(Family::Selection, "argmax_of_chunks", "", operands);
+        if step.key.advances {
+            let part = |tensor: &Tensor| failed(tensor.slice(0, 0..rows));
+            let history = |tensor: &Tensor| failed(tensor.slice(1, 0..rows));
+            let operands = [
+                (&tokens).into(),
+                (&largest).into(),
+                (&part(&inputs.tokens)?).into(),
+                (&part(&inputs.positions)?).into(),
+                (&part(&inputs.step)?).into(),
+                (&history(&results.history)?).into(),
+                (&history(&results.largest_history)?).into(),
+            ];
+            planner.launch_instance(Family::Decode, "advance_rows", "", operands);
+        }
         Ok(Some(logits))
     }
 
+    /// The layers, one kernel an operation. Gives the last block's output, which has not joined
+    /// the residual stream `hidden`.
+    fn layers(
+        &self,
+        planner: &mut Planner,
+        step: &StepContext<'_>,
+        tokens: &Tensor,
+        hidden: &mut Activation,
+    ) -> Result<Option<Activation>, ModelError> {
+        let eps = self.config.norm_eps;
+        let per_layer = self.per_layer.as_ref();
+        let per_layer = per_layer.map(|inputs| inputs.record(planner, tokens, hidden, eps));
+        // A block's output joins the residual stream with the norm that follows.
+        let mut pending = None;
+        for (index, layer) in self.layers.iter().enumerate() {
+            if !matches!(layer.mixer, MixerBlock::Absent) {
+                let x = self.input(planner, pending.take(), hidden, layer.mixer_norm.as_ref());
+                let y = layer.mixer.record(planner, step, &x)?;
+                pending = y.map(|y| self.block_output(planner, y, layer.mixer_post_norm.as_ref()));
+            }
+            if !matches!(layer.feed_forward, FeedForwardBlock::Absent) {
+                let norm = layer.feed_forward_norm.as_ref();
+                let x = self.input(planner, pending.take(), hidden, norm);
+                let y = match &layer.feed_forward {
+                    FeedForwardBlock::Dense(dense) => Some(dense.record(planner, &x)),
+                    FeedForwardBlock::Mixture(mixture) => Some(mixture.record(planner, &x)),
+                    FeedForwardBlock::Absent => None,
+                };
+                let norm = layer.feed_forward_post_norm.as_ref();
+                pending = y.map(|y| self.block_output(planner, y, norm));
+            }
+            if let (Some(block), Some(inputs)) = (&layer.inputs, &per_layer) {
+                let x = self.input(planner, pending.take(), hidden, None);
+                pending = Some(block.record(planner, inputs, index, &x, eps));
+            }
+            if layer.output_scale != 1.0 {
+                let x = self.input(planner, pending.take(), hidden, None);
+                *hidden = planner.scaled(x, layer.output_scale);
+            }
+        }
+        Ok(pending)
+    }
+
     /// `hidden += x` if there is one, then `norm(hidden) * w` if there is a norm.
-    fn joined(
+    fn input(
         &self,
         planner: &mut Planner,
         x: Option<Activation>,
@@ -286,6 +303,17 @@ impl Graph {
         ];
         planner.launch(Family::Norm, "add_rms_norm", "", operands);
         normed
+    }
+
+    /// `hidden += x` if there is one, then `norm(hidden) * w`.
+    pub(super) fn joined(
+        &self,
+        planner: &mut Planner,
+        x: Option<&Activation>,
+        hidden: &Activation,
+        w: &Tensor,
+    ) -> Activation {
+        self.input(planner, x.cloned(), hidden, Some(w))
     }
 
     /// A block's output as it joins the residual stream.
@@ -348,6 +376,33 @@ impl MixerBlock {
 }
 
 impl Layer {
+    /// The layer's blocks, if fused kernels record them.
+    pub(super) fn fused(&self) -> Option<FusedLayer<'_>> {
+        let (MixerBlock::Attention(attention), FeedForwardBlock::Dense(dense)) =
+            (&self.mixer, &self.feed_forward)
+        else {
+            return None;
+        };
+        let has_more = self.mixer_post_norm.is_some()
+            || self.feed_forward_post_norm.is_some()
+            || self.inputs.is_some()
+            || self.output_scale != 1.0;
+        let (Matrix::Dense(output), Matrix::Dense(down)) = (&attention.output, &dense.down) else {
+            return None;
+        };
+        let stacked = attention.stacked().filter(|_| !has_more)?;
+        let layer = FusedLayer {
+            mixer_norm: self.mixer_norm.as_ref()?,
+            attention,
+            stacked,
+            output,
+            feed_forward_norm: self.feed_forward_norm.as_ref()?,
+            gate_up: dense.stacked()?,
+            down,
+        };
+        layer.has_kernels().then_some(layer)
+    }
+
     fn load(
         device: &Arc<dyn Device>,
         config: &crate::config::LayerConfig,

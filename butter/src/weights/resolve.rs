@@ -592,6 +592,7 @@ impl<'a> Resolver<'a> {
         WeightVector {
             tensor: self.take(name, &[length]),
             plus: self.norm_plus,
+            length: 0,
         }
     }
 
@@ -600,6 +601,7 @@ impl<'a> Resolver<'a> {
         WeightVector {
             tensor: self.take(name, &[length]),
             plus: 0.0,
+            length: 0,
         }
     }
 

@@ -272,6 +272,7 @@ fn barrier(name: &str) -> Option<(BarrierScope, BarrierMemory)> {
         "barrier_global" => (BarrierScope::Workgroup, BarrierMemory::SharedAndGlobal),
         "subgroup_barrier" => (BarrierScope::Subgroup, BarrierMemory::Shared),
         "grid_barrier" => (BarrierScope::Grid, BarrierMemory::SharedAndGlobal),
+        "launch_barrier" => (BarrierScope::Launch, BarrierMemory::SharedAndGlobal),
         _ => return None,
     })
 }

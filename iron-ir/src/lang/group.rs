@@ -30,6 +30,14 @@ pub fn grid_barrier() {
     wait("grid_barrier", Location::caller(), true);
 }
 
+/// Waits for the launches before this one, in a `dependent` kernel, which may start while they
+/// end: weights that no launch writes can be loaded before it. Without it the whole kernel waits.
+/// A barrier of the launch's memory, not of the workgroup's threads.
+#[track_caller]
+pub fn launch_barrier() {
+    wait("launch_barrier", Location::caller(), false);
+}
+
 /// The adjacent-pair tree: at distance 1, 2, 4, … element `i`, a multiple of twice the
 /// distance, becomes `e[i] ∘ e[i + distance]` where there is such an element.
 fn tree<T: Copy>(mut elements: Vec<T>, combine: impl Fn(T, T) -> T) -> T {

@@ -56,6 +56,7 @@ const EVERYTHING: &str = r#"kernel @every "f32-HEAD_DIM=64" grid(ceil_div(#n, 4)
   store &mine[1u32] = -7i32
   barrier workgroup shared
   barrier grid shared_and_global
+  barrier launch shared_and_global
   %37: u32 = atomic add @z[0u32], 1u32
   %38: u32 = atomic compare_exchange @z[0u32], 1u32, 2u32
   %40: u32 = atomic load @z[0u32]

@@ -1,8 +1,9 @@
 //! What CUDA C++ and HIP C++ share: types, builtins, intrinsics and the entry point.
 
+use iron_ir::entity::Param;
 use iron_ir::kernel::{Access, Kernel, ParamKind};
 use iron_ir::layout::{BlockLayout, FieldKind};
-use iron_ir::op::{AtomicOp, BarrierMemory, BarrierScope, BuiltinOp, Stmt, UnaryOp};
+use iron_ir::op::{AtomicOp, BarrierMemory, BarrierScope, BuiltinOp, Op, Place, Stmt, UnaryOp};
 use iron_ir::types::{Scalar, Type};
 
 use super::dialect::{Context, Memory, Printed};
@@ -338,13 +339,19 @@ pub(crate) fn signature(context: &Context<'_>) -> String {
     // `__restrict__` lets a compiler carry a value over a barrier, behind which another thread has
     // changed it.
     let shares_writes = exchanges_through_tensors(kernel);
+    // In a dependent launch even what it only reads may change until the launch before is done,
+    // and a compiler takes loads of a `const` and `__restrict__` pointer before any barrier. What
+    // the author reads before the barrier does not change.
+    let changes = |param| kernel.contract.dependent && !is_read_early(kernel, param);
     let aliased = |param| {
-        kernel.tensor(param).is_some_and(|t| {
-            !t.may_alias.is_empty() || (shares_writes && t.access == Access::ReadWrite)
-        }) || kernel.params.values().any(|data| match &data.kind {
-            ParamKind::Tensor(t) => t.may_alias.contains(&param),
-            ParamKind::Scalar(_) => false,
-        })
+        changes(param)
+            || kernel.tensor(param).is_some_and(|t| {
+                !t.may_alias.is_empty() || (shares_writes && t.access == Access::ReadWrite)
+            })
+            || kernel.params.values().any(|data| match &data.kind {
+                ParamKind::Tensor(t) => t.may_alias.contains(&param),
+                ParamKind::Scalar(_) => false,
+            })
     };
     let parameters: Vec<String> = layout
         .fields
@@ -388,6 +395,32 @@ pub(crate) fn signature(context: &Context<'_>) -> String {
         return line;
     }
     format!("{head}\n    {}\n)", parameters.join(",\n    "))
+}
+
+/// Whether a tensor is read before the kernel's barrier between launches, so that nothing writes
+/// it meanwhile.
+fn is_read_early(kernel: &Kernel, param: Param) -> bool {
+    let is_barrier = |stmt: &Stmt| matches!(stmt, Stmt::Barrier(BarrierScope::Launch, _));
+    let statements = &kernel.body.0;
+    let Some(end) = statements.iter().position(|(stmt, _)| is_barrier(stmt)) else {
+        return false;
+    };
+    let mut found = false;
+    let mut visit = |stmt: &Stmt| {
+        if let Stmt::Let(value) = stmt
+            && let Op::Load { place, .. } = &kernel.values[*value].op
+            && let Place::Flat(from) | Place::Tensor(from) = place
+        {
+            found |= *from == param;
+        }
+    };
+    for (stmt, _) in &statements[..end] {
+        visit(stmt);
+        for block in stmt.blocks() {
+            block.walk(&mut |stmt, _| visit(stmt));
+        }
+    }
+    found
 }
 
 /// Whether a thread may read what another wrote to a tensor in the same launch.

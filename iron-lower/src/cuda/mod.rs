@@ -8,7 +8,7 @@ mod machine;
 
 use iron_ir::kernel::Kernel;
 use iron_ir::machine::MachineStmt;
-use iron_ir::op::{AtomicOp, BarrierMemory, BarrierScope, BuiltinOp, SubgroupOp, UnaryOp};
+use iron_ir::op::{AtomicOp, BarrierMemory, BarrierScope, BuiltinOp, Stmt, SubgroupOp, UnaryOp};
 use iron_ir::types::{Scalar, Type};
 
 use crate::c;
@@ -316,6 +316,7 @@ impl Dialect for Cuda {
                     .require("grid_barrier", shared::grid_barrier_helper);
                 "grid_barrier();".into()
             }
+            BarrierScope::Launch => LAUNCH_BARRIER.into(),
         })
     }
 
@@ -403,11 +404,11 @@ impl Dialect for Cuda {
             ));
         }
         if context.kernel.contract.dependent {
-            lines.push(
-                "// The next launch may begin; this one waits for what the last wrote.".into(),
-            );
+            lines.push("// The next launch may begin.".into());
             lines.push("asm volatile(\"griddepcontrol.launch_dependents;\");".into());
-            lines.push("asm volatile(\"griddepcontrol.wait;\" ::: \"memory\");".into());
+            if !has_launch_barrier(context.kernel) {
+                lines.push(LAUNCH_BARRIER.into());
+            }
         }
         lines
     }
@@ -432,6 +433,17 @@ impl Dialect for Cuda {
     fn signature(&self, context: &Context<'_>, _used: &[(BuiltinOp, u8)]) -> String {
         shared::signature(context)
     }
+}
+
+/// Waits until the launches before are done and their writes are visible.
+const LAUNCH_BARRIER: &str = "asm volatile(\"griddepcontrol.wait;\" ::: \"memory\");";
+
+fn has_launch_barrier(kernel: &Kernel) -> bool {
+    let mut found = false;
+    kernel
+        .body
+        .walk(&mut |stmt, _| found |= matches!(stmt, Stmt::Barrier(BarrierScope::Launch, _)));
+    found
 }
 
 /// The lanes that take part.

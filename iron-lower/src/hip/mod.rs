@@ -278,6 +278,7 @@ impl Dialect for Hip {
                     .require("grid_barrier", shared::grid_barrier_helper);
                 "grid_barrier();".into()
             }
+            BarrierScope::Launch => return Err("a barrier between launches".into()),
         })
     }
 

@@ -382,6 +382,7 @@ impl Dialect for Msl {
             BarrierScope::Subgroup => Ok(format!("simdgroup_barrier({flags});")),
             BarrierScope::Workgroup => Ok(format!("threadgroup_barrier({flags});")),
             BarrierScope::Grid => Err("a barrier over the grid".into()),
+            BarrierScope::Launch => Err("a barrier between launches".into()),
         }
     }
 

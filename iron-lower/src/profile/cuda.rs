@@ -70,6 +70,7 @@ fn profile(
                 "sm_90a" => TileRoute::Warpgroup,
                 _ => TileRoute::Loops,
             },
+            has_dependent_launch: features.contains(&Feature::DependentLaunch),
             ..super::C_FAMILY
         },
         spirv: None,

@@ -67,7 +67,7 @@ pub fn needs(kernel: &Kernel) -> Vec<Need> {
             }
             Stmt::Set(..)
             | Stmt::Store { .. }
-            | Stmt::Barrier(BarrierScope::Workgroup, _)
+            | Stmt::Barrier(BarrierScope::Workgroup | BarrierScope::Launch, _)
             | Stmt::Group { .. }
             | Stmt::Machine(_)
             | Stmt::Roles { .. }
@@ -81,9 +81,6 @@ pub fn needs(kernel: &Kernel) -> Vec<Need> {
             | Stmt::Tile(_) => {}
         }
     });
-    if kernel.contract.dependent {
-        add(Feature::DependentLaunch, Span::default());
-    }
     if kernel.contract.cooperative {
         add(Feature::GridBarrier, Span::default());
     }

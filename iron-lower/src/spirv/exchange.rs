@@ -27,6 +27,7 @@ impl Emitter<'_> {
             }
             BarrierScope::Workgroup => Scope::Workgroup,
             BarrierScope::Grid => return self.not_legalised("a grid barrier"),
+            BarrierScope::Launch => return self.not_legalised("a launch barrier"),
         };
         let mut semantics = MemorySemantics::ACQUIRE_RELEASE | MemorySemantics::WORKGROUP_MEMORY;
         if memory == BarrierMemory::SharedAndGlobal {

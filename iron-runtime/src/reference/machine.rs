@@ -112,7 +112,7 @@ impl Epoch {
     fn pass(&mut self, scope: BarrierScope) {
         self.subgroup += 1;
         match scope {
-            BarrierScope::Subgroup => {}
+            BarrierScope::Subgroup | BarrierScope::Launch => {}
             BarrierScope::Workgroup | BarrierScope::Grid => self.workgroup += 1,
         }
     }

@@ -358,6 +358,8 @@ impl Flattener<'_> {
                 };
                 self.emit(inst, span);
             }
+            // Launches run one after the other here.
+            Stmt::Barrier(BarrierScope::Launch, _) => {}
             Stmt::Barrier(scope, memory) => {
                 if *scope == BarrierScope::Grid {
                     self.program.grid_barrier.get_or_insert(span);

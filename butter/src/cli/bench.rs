@@ -1,0 +1,209 @@
+//! `butter bench`: prefill, decoding and launches of a model or of random weights.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use clap::Args;
+
+use super::{ActivationType, Backend, CommandError, open_device};
+use crate::bench::{BenchPlan, BenchReport};
+use crate::checkpoint::Checkpoint;
+use crate::config::ModelConfig;
+use crate::engine::{DeviceModel, EngineOptions, Route};
+use crate::shapes::{self, SHAPES};
+use crate::weights::ModelWeights;
+
+/// Seed of random weights.
+const SEED: u32 = 1;
+
+#[derive(Args, Debug)]
+pub(super) struct BenchArguments {
+    #[command(flatten)]
+    source: SourceArguments,
+    /// What runs the kernels.
+    #[arg(long, value_enum, default_value_t = Backend::Cpu)]
+    backend: Backend,
+    /// Type of activations, cache and random weights.
+    #[arg(long, value_enum, default_value_t = ActivationType::Bf16)]
+    dtype: ActivationType,
+    /// Which kernels steps are made of: `rows`, `unfused`, `fused` or `batched`; the device's own
+    /// otherwise.
+    #[arg(long)]
+    route: Option<String>,
+    /// Lengths of prompts to prefill.
+    #[arg(long, value_delimiter = ',', default_value = "512,2048")]
+    prompts: Vec<usize>,
+    /// Sequences that decode together.
+    #[arg(long, value_delimiter = ',', default_value = "1")]
+    batches: Vec<usize>,
+    /// Positions before the first token that is decoded.
+    #[arg(long, value_delimiter = ',', default_value = "128")]
+    contexts: Vec<usize>,
+    /// Tokens that each sequence decodes in a repetition.
+    #[arg(long, default_value_t = 64)]
+    tokens: usize,
+    /// Repetitions that count.
+    #[arg(long, default_value_t = 5)]
+    repetitions: usize,
+    /// Repetitions before them.
+    #[arg(long, default_value_t = 1)]
+    warm_up: usize,
+    /// Rows of a prompt's step.
+    #[arg(long, default_value_t = 2048)]
+    chunk: usize,
+    /// Measure the launches of a step, kind by kind.
+    #[arg(long)]
+    profile: bool,
+    /// Commit to name in the report.
+    #[arg(long, default_value = option_env!("IRON_COMMIT").unwrap_or("unknown"))]
+    commit: String,
+    /// Write the report as JSON to this file.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write the report as Markdown to this file, not to standard output.
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+#[group(required = true, multiple = false)]
+struct SourceArguments {
+    /// A GGUF file, a folder with one, or a Hugging Face folder.
+    #[arg(long)]
+    model: Option<PathBuf>,
+    /// Random weights of this shape, made on the device.
+    #[arg(long)]
+    shape: Option<String>,
+}
+
+pub(super) fn run(arguments: &BenchArguments) -> Result<(), CommandError> {
+    let start = Instant::now();
+    let source = Source::of(&arguments.source)?;
+    let route = route_of(arguments.route.as_deref())?;
+    let plan = arguments.plan();
+    let longest = source.config.context_length;
+    if plan.longest() > longest || plan.tokens == 0 || plan.contexts.contains(&0) {
+        return Err(CommandError::Option {
+            option: "--contexts, --prompts, --tokens",
+            problem: format!(
+                "the longest sequence has {} positions, the model's context {longest}; contexts and tokens start at 1",
+                plan.longest()
+            ),
+        });
+    }
+    let device = open_device(arguments.backend)?;
+    let batch = plan.batches.iter().copied().max().unwrap_or(1).max(1);
+    let options = EngineOptions {
+        dtype: arguments.dtype.scalar(),
+        product_inputs: crate::engine::ProductInputs::Exact,
+        max_sequences: batch,
+        max_step_rows: arguments.chunk.max(batch),
+        cache_positions: plan.cache_positions(crate::engine::BLOCK_SIZE),
+    };
+    let mut model = DeviceModel::of_weights(device, &source.config, &source.weights, options)?;
+    if let Some(route) = route {
+        model.set_route(route)?;
+    }
+    let load_seconds = start.elapsed().as_secs_f64();
+    let (measurements, profiles) = plan.run(&mut model)?;
+    let report = BenchReport {
+        model: source.name,
+        weights: source.origin,
+        backend: arguments.backend.name().to_owned(),
+        device: model.device().name(),
+        driver: model.device().driver(),
+        dtype: arguments.dtype.name().to_owned(),
+        route: model.route().name(),
+        commit: arguments.commit.clone(),
+        chunk: arguments.chunk.max(batch),
+        load_seconds,
+        warm_up: plan.warm_up,
+        measurements,
+        profiles,
+    };
+    if let Some(path) = &arguments.json {
+        let mut text = serde_json::to_string_pretty(&report).map_err(std::io::Error::other)?;
+        text.push('\n');
+        write_file(path, &text)?;
+    }
+    match &arguments.markdown {
+        Some(path) => write_file(path, &report.markdown())?,
+        None => std::io::stdout().write_all(report.markdown().as_bytes())?,
+    }
+    Ok(())
+}
+
+impl BenchArguments {
+    fn plan(&self) -> BenchPlan {
+        BenchPlan {
+            prompts: self.prompts.iter().copied().filter(|&p| p > 0).collect(),
+            batches: self.batches.iter().copied().filter(|&b| b > 0).collect(),
+            contexts: self.contexts.clone(),
+            tokens: self.tokens,
+            repetitions: self.repetitions,
+            warm_up: self.warm_up,
+            profile: self.profile,
+        }
+    }
+}
+
+/// What is measured.
+struct Source {
+    name: String,
+    origin: String,
+    config: ModelConfig,
+    weights: ModelWeights,
+}
+
+impl Source {
+    fn of(arguments: &SourceArguments) -> Result<Self, CommandError> {
+        if let Some(path) = &arguments.model {
+            let checkpoint = Checkpoint::open(path)?;
+            let name = path.file_name().unwrap_or(path.as_os_str());
+            return Ok(Self {
+                name: name.to_string_lossy().into_owned(),
+                origin: "of the checkpoint".to_owned(),
+                config: checkpoint.config,
+                weights: checkpoint.weights,
+            });
+        }
+        let name = arguments.shape.as_deref().unwrap_or_default();
+        let Some(shape) = shapes::by_name(name) else {
+            let known: Vec<&str> = SHAPES.iter().map(|shape| shape.name).collect();
+            return Err(CommandError::Option {
+                option: "--shape",
+                problem: format!("there is no shape {name:?}; there are {}", known.join(", ")),
+            });
+        };
+        Ok(Self {
+            name: shape.name.to_owned(),
+            origin: format!("random, seed {SEED}"),
+            config: shape.config(),
+            weights: shape.random_weights(SEED),
+        })
+    }
+}
+
+fn route_of(name: Option<&str>) -> Result<Option<Route>, CommandError> {
+    let Some(name) = name else {
+        return Ok(None);
+    };
+    match Route::from_name(name) {
+        Some(route) => Ok(Some(route)),
+        None => Err(CommandError::Option {
+            option: "--route",
+            problem: format!(
+                "there is no route {name:?}; there are {}",
+                Route::ALL.map(Route::name).join(", ")
+            ),
+        }),
+    }
+}
+
+fn write_file(path: &std::path::Path, text: &str) -> Result<(), CommandError> {
+    std::fs::write(path, text).map_err(|error| CommandError::File {
+        path: path.to_owned(),
+        problem: format!("cannot be written: {error}"),
+    })
+}

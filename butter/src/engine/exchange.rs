@@ -1,0 +1,215 @@
+//! What goes between host and device each step: tokens and places in, chosen tokens out.
+
+use std::sync::Arc;
+
+use iron_ir::Scalar;
+use iron_ir::launch::AsTensorArg;
+use iron_runtime::{Device, Tensor};
+
+use super::matrix::failed;
+use crate::model::{ModelError, RowOutput, RowResult, StepRow};
+
+/// Steps of rows that advance by themselves, before the host reads their tokens.
+pub const MOST_STEPS: usize = 256;
+
+/// What the host writes before a step; one upload.
+pub struct Inputs {
+    /// The whole buffer.
+    pub all: Tensor,
+    /// `[max_step_rows]`.
+    pub tokens: Tensor,
+    /// `[max_step_rows]`.
+    pub positions: Tensor,
+    /// `[max_step_rows]`: rows of the block tables.
+    pub sequences: Tensor,
+    /// `[max_step_rows]`: rows whose logits are wanted.
+    pub output_rows: Tensor,
+    /// `[max_step_rows]`: the segment of each row.
+    pub segment_of: Tensor,
+    /// `[max_step_rows + 1]`: the first row of each segment, and one past the last.
+    pub segment_starts: Tensor,
+    /// `[max_step_rows]`: the slot of state that each segment continues.
+    pub state_from: Tensor,
+    /// `[max_step_rows]`: the slot that it leaves its own in.
+    pub state_to: Tensor,
+    /// `[max_step_rows]`: steps that the row has advanced by itself.
+    pub step: Tensor,
+}
+
+/// What the host reads after a step.
+pub struct Results {
+    /// The whole buffer.
+    pub all: Tensor,
+    /// `[max_step_rows]`: index of the largest logit.
+    pub tokens: Tensor,
+    /// `[max_step_rows]`: the largest logit, NaN where there is one.
+    pub largest: Tensor,
+    /// `[steps, max_step_rows]`: the tokens of rows that advance by themselves.
+    pub history: Tensor,
+    /// `[steps, max_step_rows]`: their logits.
+    pub largest_history: Tensor,
+}
+
+/// Both, for steps of up to so many rows.
+pub struct Exchange {
+    /// Most rows.
+    pub max: usize,
+    /// What the host writes.
+    pub inputs: Inputs,
+    /// What the host reads.
+    pub results: Results,
+}
+
+/// A row's place in the recurrent layers' states.
+#[derive(Clone, Copy, Debug)]
+pub struct SegmentPlace {
+    /// One past its last row.
+    pub end: usize,
+    /// The slot that it continues.
+    pub from: u32,
+    /// The slot that it leaves its state in.
+    pub to: u32,
+}
+
+impl Exchange {
+    /// Buffers for `max` rows.
+    pub fn new(device: &Arc<dyn Device>, max: usize) -> Result<Self, ModelError> {
+        let rows = max as u64;
+        let all = failed(Tensor::zeros(device, Scalar::U32, &[9 * rows + 1]))?;
+        let part = |i: u64| failed(all.slice(0, i * rows..(i + 1) * rows));
+        let inputs = Inputs {
+            tokens: part(0)?,
+            positions: part(1)?,
+            sequences: part(2)?,
+            output_rows: part(3)?,
+            segment_of: part(4)?,
+            state_from: part(5)?,
+            state_to: part(6)?,
+            step: part(7)?,
+            segment_starts: failed(all.slice(0, 8 * rows..9 * rows + 1))?,
+            all,
+        };
+        let floats = |tensor: &Tensor| {
+            let mut view = tensor.tensor_arg();
+            view.scalar = Scalar::F32;
+            failed(Tensor::from_view(device, view))
+        };
+        let all = failed(Tensor::zeros(device, Scalar::U32, &[2 * rows]))?;
+        let histories = failed(Tensor::zeros(
+            device,
+            Scalar::U32,
+            &[2, MOST_STEPS as u64, rows],
+        ))?;
+        let history = |i: u64| {
+            let one = failed(histories.slice(0, i..i + 1))?;
+            failed(one.reshape(&[MOST_STEPS as u64, rows]))
+        };
+        let results = Results {
+            tokens: failed(all.slice(0, 0..rows))?,
+            largest: floats(&failed(all.slice(0, rows..2 * rows))?)?,
+            history: history(0)?,
+            largest_history: floats(&history(1)?)?,
+            all,
+        };
+        Ok(Self {
+            max,
+            inputs,
+            results,
+        })
+    }
+
+    /// Writes a step's rows, one upload. `slot` is a row's row of the block tables; `segments`
+    /// are the runs of rows of one sequence, where a layer asks.
+    pub fn write(
+        &self,
+        rows: &[StepRow],
+        slots: &[u32],
+        segments: &[SegmentPlace],
+    ) -> Result<(), ModelError> {
+        let max = self.max;
+        let mut words = vec![0u32; 9 * max + 1];
+        let mut output = 0;
+        for (i, (row, slot)) in rows.iter().zip(slots).enumerate() {
+            words[i] = row.token;
+            words[max + i] = row.position;
+            words[2 * max + i] = *slot;
+            if row.output != RowOutput::Nothing {
+                words[3 * max + output] = i as u32;
+                output += 1;
+            }
+        }
+        let mut first = 0;
+        for (i, segment) in segments.iter().enumerate() {
+            words[4 * max + first..4 * max + segment.end].fill(i as u32);
+            words[5 * max + i] = segment.from;
+            words[6 * max + i] = segment.to;
+            words[8 * max + i + 1] = segment.end as u32;
+            first = segment.end;
+        }
+        let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+        failed(self.inputs.all.write_bytes(&bytes))
+    }
+
+    /// The results of the rows that wanted one. `logits` are those of all of them, `vocab` a row.
+    pub fn read(
+        &self,
+        rows: &[StepRow],
+        logits: Option<&Tensor>,
+        vocab: usize,
+    ) -> Result<Vec<RowResult>, ModelError> {
+        let wanted: Vec<_> = rows
+            .iter()
+            .filter(|r| r.output != RowOutput::Nothing)
+            .collect();
+        let words = failed(self.results.all.to_bytes())?;
+        let word = |i: usize| word_of(&words, i);
+        let logits = match logits {
+            Some(logits) if wanted.iter().any(|r| r.output == RowOutput::Logits) => {
+                failed(logits.to_f32())?
+            }
+            _ => Vec::new(),
+        };
+        let result = |(i, row): (usize, &&StepRow)| {
+            let chosen = greedy(word(i), f32::from_bits(word(self.max + i)));
+            match (chosen, row.output) {
+                (RowResult::Token(_), RowOutput::Logits) => {
+                    RowResult::Logits(logits[i * vocab..(i + 1) * vocab].to_vec())
+                }
+                (chosen, _) => chosen,
+            }
+        };
+        Ok(wanted.iter().enumerate().map(result).collect())
+    }
+
+    /// The choices of `rows` rows over `steps` steps that advanced by themselves, step by step.
+    pub fn read_history(
+        &self,
+        rows: usize,
+        steps: usize,
+    ) -> Result<Vec<Vec<RowResult>>, ModelError> {
+        let read = |tensor: &Tensor| {
+            let used = failed(tensor.slice(0, 0..steps as u64))?;
+            failed(used.to_bytes())
+        };
+        let tokens = read(&self.results.history)?;
+        let largest = read(&self.results.largest_history)?;
+        let result =
+            |at: usize| greedy(word_of(&tokens, at), f32::from_bits(word_of(&largest, at)));
+        let step = |step: usize| (0..rows).map(|row| result(step * self.max + row)).collect();
+        Ok((0..steps).map(step).collect())
+    }
+}
+
+fn word_of(bytes: &[u8], i: usize) -> u32 {
+    let at = 4 * i;
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// The choice of the largest logit, if that is a number.
+fn greedy(token: u32, largest: f32) -> RowResult {
+    if largest.is_finite() {
+        RowResult::Token(token)
+    } else {
+        RowResult::Failed(format!("the largest logit is {largest}"))
+    }
+}

@@ -1,0 +1,397 @@
+//! Attention of single query rows for GPUs: the heads of a group share one reading of the keys
+//! and values, 16 bytes a thread, the next ones in flight while a tile is computed.
+
+use iron_ir::Scalar;
+use iron_ir::prelude::*;
+use iron_ir::testing::{Benches, Cases, ints, normal};
+
+use crate::attention::{capped, decode_cases, most_splits, split_of};
+
+/// Threads of a workgroup.
+const THREADS: u32 = 256;
+/// Rows of the cache that a thread reads at once.
+const HELD: u32 = 4;
+/// Most positions of a split.
+const MOST_POSITIONS: u32 = 512;
+
+/// How [`attention_decode_grouped`] divides its threads.
+struct Shape<const HEAD_DIM: u32, const GROUP: u32>;
+
+impl<const HEAD_DIM: u32, const GROUP: u32> Shape<HEAD_DIM, GROUP> {
+    /// Threads that share a row of the cache, eight elements each.
+    const LANES: u32 = HEAD_DIM / 8;
+    /// Rows of the cache that the workgroup reads side by side, a *run*.
+    const RUN: u32 = THREADS / Self::LANES;
+    /// Positions of a tile.
+    const KEYS: u32 = HELD * Self::RUN;
+    /// Most blocks that the positions of a split lie in.
+    const PAGES: u32 = MOST_POSITIONS / Self::KEYS + 1;
+    /// Floats of a position's partial products; the odd factor keeps the columns of equal lanes
+    /// in different banks.
+    const STRIDE: u32 = (Self::LANES + 1) * GROUP;
+    /// Heads whose outputs are joined at once.
+    const TOGETHER: u32 = if GROUP.is_multiple_of(2) {
+        GROUP / 2
+    } else {
+        1
+    };
+    /// Floats of the partial products of a tile, or of the outputs that are joined.
+    const SCRATCH: u32 = {
+        let (products, outputs) = (Self::KEYS * Self::STRIDE, Self::TOGETHER * 8 * THREADS);
+        if products > outputs {
+            products
+        } else {
+            outputs
+        }
+    };
+}
+
+/// The largest group that [`attention_decode_grouped`] has an instance for, of layers with so many
+/// query heads for a key and value head; `None` where [`crate::attention::attention_decode`] is
+/// the one to take.
+pub fn group_of(scalar: Scalar, head_dim: u32, block_size: u32, heads: u32) -> Option<u32> {
+    let groups: &[u32] = match (scalar, head_dim) {
+        (Scalar::F16, 128) => &[4, 1],
+        (Scalar::BF16, 128) => &[4, 2, 1],
+        (Scalar::BF16, 256) => &[4, 3],
+        _ => return None,
+    };
+    let fits =
+        |group: &u32| heads.is_multiple_of(*group) && block_size.is_multiple_of(8192 / head_dim);
+    groups.iter().copied().find(fits)
+}
+
+/// Where a tile lies: its first position, that one's row in its block, and which of the split's
+/// blocks that is.
+#[device_struct]
+struct Place {
+    tile: u32,
+    slot: u32,
+    page: u32,
+}
+
+/// The tile after this one, or the same where the split ends. Tiles do not cross blocks.
+#[device_fn]
+fn after(place: Place, tile_keys: u32, end: u32, block_size: u32) -> Place {
+    let step = select(place.tile + tile_keys < end, tile_keys, 0);
+    let turned = place.slot + step == block_size;
+    Place {
+        tile: place.tile + step,
+        slot: select(turned, 0, place.slot + step),
+        page: select(turned, place.page + 1, place.page),
+    }
+}
+
+/// Attention of single query rows, as [`crate::attention::attention_decode`] with the same
+/// splits, for `GROUP` query heads of one key and value head at once. Blocks of the cache hold a
+/// multiple of a tile's positions, `32 * 256 / HEAD_DIM`.
+#[kernel(
+    grid = [splits, ceil_div(heads, GROUP), rows],
+    workgroup = 256,
+    requires(
+        heads % kv_heads == 0,
+        heads / kv_heads % GROUP == 0,
+        block_size % (8192 / HEAD_DIM) == 0,
+        block_size > 0
+    ),
+    instances(T = [f16, bf16], HEAD_DIM = [128], GROUP = [4, 1]),
+    instances(T = [bf16], HEAD_DIM = [128], GROUP = [2]),
+    instances(T = [bf16], HEAD_DIM = [256], GROUP = [4, 3])
+)]
+pub fn attention_decode_grouped<T: Float, const HEAD_DIM: u32, const GROUP: u32>(
+    q: &Tensor<T, (rows, heads, HEAD_DIM)>,
+    k_cache: &Tensor<T, (blocks, kv_heads, block_size, HEAD_DIM)>,
+    v_cache: &Tensor<T, (blocks, kv_heads, block_size, HEAD_DIM)>,
+    positions: &Tensor<u32, (rows,)>,
+    sequences: &Tensor<u32, (rows,)>,
+    block_table: &Tensor<u32, (all_sequences, max_blocks)>,
+    partial: &mut Tensor<f32, (rows, heads, splits, HEAD_DIM)>,
+    stats: &mut Tensor<f32, { (rows, heads, splits, 2) }>,
+    scale: f32,
+    window: u32,
+    soft_cap: f32,
+) {
+    let lanes = Shape::<HEAD_DIM, GROUP>::LANES;
+    let run = Shape::<HEAD_DIM, GROUP>::RUN;
+    let tile_keys = Shape::<HEAD_DIM, GROUP>::KEYS;
+    let stride = Shape::<HEAD_DIM, GROUP>::STRIDE;
+    let (split, row) = (group_id(0), group_id(2));
+    let (first, end) = split_of::<HEAD_DIM>(positions[row] + 1, window, split);
+    if first >= end {
+        return;
+    }
+    let sequence = index_in(sequences[row], all_sequences);
+    let first_head = group_id(1) * GROUP;
+    let kv_head = first_head / (heads / kv_heads);
+    let (lane, own) = (local_index() % lanes, local_index() / lanes);
+    let begin = first - first % tile_keys;
+
+    let mut partials = shared::<f32>(Shape::<HEAD_DIM, GROUP>::SCRATCH);
+    let mut scores = shared::<f32>((MOST_POSITIONS + 2 * tile_keys) * GROUP);
+    let mut shares = shared::<f32>(THREADS);
+    let mut extremes = shared::<f32>(8 * GROUP);
+    let mut block_of = shared::<u32>(Shape::<HEAD_DIM, GROUP>::PAGES);
+    let mut query = private::<f32>(8 * GROUP);
+    // Two tiles: one is computed, the other on its way.
+    let mut held = private::<T>(2 * 8 * HELD);
+
+    // The blocks of the split, once for all tiles.
+    let first_page = begin / block_size;
+    for i in strided((end - 1) / block_size - first_page + 1) {
+        let page = index_in(first_page + i, max_blocks);
+        block_of[i] = index_in(block_table[[sequence, page]], blocks);
+    }
+    barrier();
+    let zeroth = Place {
+        tile: begin,
+        slot: begin % block_size,
+        page: 0,
+    };
+    let second = after(zeroth, tile_keys, end, block_size);
+    let third = after(second, tile_keys, end, block_size);
+    // A thread's rows of a tile are a run apart. Rows that the split does not have are others
+    // again: what nobody wrote may be NaN, which a weight of zero keeps.
+    let row_of = |place: Place, j: u32| {
+        let position = (place.tile + j * run + own).max(first).min(end - 1);
+        place.slot + position - place.tile
+    };
+    for half in unroll(0..2) {
+        let place = if half == 0 { zeroth } else { second };
+        let block = block_of[place.page];
+        for j in unroll(0..HELD) {
+            let keys = k_cache.load8([block, kv_head, row_of(place, j), lane]);
+            held.store8(half * HELD + j, keys);
+        }
+    }
+    for head in unroll(0..GROUP) {
+        let part = q.load8([row, first_head + head, lane]).to_f32();
+        query.store8(head, part * scale);
+    }
+
+    let mut ahead = third;
+    for pair in (begin..end).step_by(2 * tile_keys as usize) {
+        for half in unroll(0..2) {
+            for j in unroll(0..HELD) {
+                let key = held.load8(half * HELD + j).to_f32();
+                let to = (j * run + own) * (lanes + 1) + lane;
+                let product = |head: u32| key.dot(query.load8(head));
+                if GROUP % 4 == 0 {
+                    for h in unroll(0..GROUP / 4) {
+                        let (a, b) = (4 * h, 4 * h + 2);
+                        let four = vec4(product(a), product(a + 1), product(b), product(b + 1));
+                        partials.store4(to * (GROUP / 4) + h, four);
+                    }
+                } else if GROUP % 2 == 0 {
+                    for h in unroll(0..GROUP / 2) {
+                        let two = vec2(product(2 * h), product(2 * h + 1));
+                        partials.store2(to * (GROUP / 2) + h, two);
+                    }
+                } else {
+                    for head in unroll(0..GROUP) {
+                        partials[to * GROUP + head] = product(head);
+                    }
+                }
+            }
+            // After the last keys come the first values.
+            if pair + 2 * tile_keys < end {
+                let block = block_of[ahead.page];
+                for j in unroll(0..HELD) {
+                    let keys = k_cache.load8([block, kv_head, row_of(ahead, j), lane]);
+                    held.store8(half * HELD + j, keys);
+                }
+                ahead = after(ahead, tile_keys, end, block_size);
+            } else {
+                let place = if half == 0 { zeroth } else { second };
+                let block = block_of[place.page];
+                for j in unroll(0..HELD) {
+                    let values = v_cache.load8([block, kv_head, row_of(place, j), lane]);
+                    held.store8(half * HELD + j, values);
+                }
+            }
+            barrier();
+            let tile = pair + half * tile_keys;
+            for i in strided(tile_keys * GROUP) {
+                let from = i / GROUP * stride + i % GROUP;
+                let mut sums = splat4(0.0f32);
+                for part in unroll(0..lanes / 4) {
+                    let at = from + part * 4 * GROUP;
+                    let four = vec4(
+                        partials[at],
+                        partials[at + GROUP],
+                        partials[at + 2 * GROUP],
+                        partials[at + 3 * GROUP],
+                    );
+                    sums += four;
+                }
+                let position = tile + i / GROUP;
+                let seen = position >= first && position < end;
+                let score = capped(sums.sum(), soft_cap);
+                scores[(tile - begin) * GROUP + i] = select(seen, score, f32::NEG_INFINITY);
+            }
+            barrier();
+        }
+    }
+
+    // The largest score of each head, in two steps over its share of the threads.
+    let count = (end - begin).div_ceil(2 * tile_keys) * 2 * tile_keys;
+    let sharing = THREADS / GROUP / 8 * 8;
+    let head = local_index() % GROUP;
+    if local_index() < sharing * GROUP {
+        let mut largest = f32::NEG_INFINITY;
+        for i in (local_index() / GROUP..count).step_by(sharing as usize) {
+            largest = largest.max(scores[i * GROUP + head]);
+        }
+        shares[local_index()] = largest;
+    }
+    barrier();
+    if local_index() < 8 * GROUP {
+        let mut largest = f32::NEG_INFINITY;
+        for i in unroll(0..sharing / 8) {
+            largest = largest.max(shares[local_index() + i * 8 * GROUP]);
+        }
+        extremes[local_index()] = largest;
+    }
+    barrier();
+    for i in strided(count * GROUP) {
+        let mut largest = f32::NEG_INFINITY;
+        for part in unroll(0..8) {
+            largest = largest.max(extremes[part * GROUP + i % GROUP]);
+        }
+        scores[i] = (scores[i] - largest).exp();
+    }
+    barrier();
+
+    let mut output = private::<f32>(8 * GROUP);
+    let mut sums = private::<f32>(GROUP);
+    for head in unroll(0..GROUP) {
+        output.store8(head, splat8(0.0f32));
+        sums[head] = 0.0;
+    }
+    ahead = third;
+    for pair in (0..count).step_by(2 * tile_keys as usize) {
+        for half in unroll(0..2) {
+            for j in unroll(0..HELD) {
+                let value = held.load8(half * HELD + j).to_f32();
+                let at = pair + (half * HELD + j) * run + own;
+                let mut weights = private::<f32>(GROUP);
+                if GROUP % 4 == 0 {
+                    for h in unroll(0..GROUP / 4) {
+                        weights.store4(h, scores.load4(at * (GROUP / 4) + h));
+                    }
+                } else if GROUP % 2 == 0 {
+                    for h in unroll(0..GROUP / 2) {
+                        weights.store2(h, scores.load2(at * (GROUP / 2) + h));
+                    }
+                } else {
+                    for head in unroll(0..GROUP) {
+                        weights[head] = scores[at * GROUP + head];
+                    }
+                }
+                for head in unroll(0..GROUP) {
+                    sums[head] += weights[head];
+                    let sum = value.mul_add(splat8(weights[head]), output.load8(head));
+                    output.store8(head, sum);
+                }
+            }
+            if begin + pair + 2 * tile_keys < end {
+                let block = block_of[ahead.page];
+                for j in unroll(0..HELD) {
+                    let values = v_cache.load8([block, kv_head, row_of(ahead, j), lane]);
+                    held.store8(half * HELD + j, values);
+                }
+                ahead = after(ahead, tile_keys, end, block_size);
+            }
+        }
+    }
+
+    // Threads of equal lanes join what they have, run by run.
+    let together = Shape::<HEAD_DIM, GROUP>::TOGETHER;
+    for round in unroll(0..GROUP / together) {
+        for h in unroll(0..together) {
+            partials.store8(
+                (h * run + own) * lanes + lane,
+                output.load8(round * together + h),
+            );
+        }
+        if round == 0 && lane == 0 {
+            for head in unroll(0..GROUP) {
+                shares[own * GROUP + head] = sums[head];
+            }
+        }
+        barrier();
+        for i in strided(together * HEAD_DIM) {
+            let from = i / HEAD_DIM * run * HEAD_DIM + i % HEAD_DIM;
+            let mut total = 0.0f32;
+            for part in unroll(0..run) {
+                total += partials[from + part * HEAD_DIM];
+            }
+            let head = first_head + round * together + i / HEAD_DIM;
+            partial[[row, head, split, i % HEAD_DIM]] = total;
+        }
+        if round == 0 && local_index() < GROUP {
+            let mut total = 0.0f32;
+            for part in unroll(0..run) {
+                total += shares[part * GROUP + local_index()];
+            }
+            let mut largest = f32::NEG_INFINITY;
+            for part in unroll(0..8) {
+                largest = largest.max(extremes[part * GROUP + local_index()]);
+            }
+            stats[[row, first_head + local_index(), split, 0]] = largest;
+            stats[[row, first_head + local_index(), split, 1]] = total;
+        }
+        barrier();
+    }
+}
+
+#[test_kernel(attention_decode_grouped)]
+fn attention_decode_grouped_matches_f64(t: &mut Cases) {
+    let head_dim = t.constant("HEAD_DIM") as u64;
+    let group = t.constant("GROUP") as u64;
+    decode_cases(
+        t,
+        head_dim,
+        group,
+        &[(1, 1, 1, 4200), (3, 2, 2, 40), (1, 1, 1, 600)],
+    );
+}
+
+/// Rows and positions of each.
+const CONTEXTS: [(u64, u64); 2] = [(1, 1024), (1, 8192)];
+
+#[bench_kernel(attention_decode_grouped)]
+fn attention_of_a_token(b: &mut Benches) {
+    let head_dim = b.constant("HEAD_DIM") as u64;
+    let group = b.constant("GROUP") as u64;
+    let kv_heads = 1024 / head_dim;
+    let bytes = u64::from(b.scalar("T").bytes());
+    for (rows, context) in CONTEXTS {
+        let (block_size, heads) = (64, kv_heads * group);
+        let pages = context / block_size;
+        let splits = u64::from(most_splits(context as u32, head_dim as u32));
+        let cache = [rows * pages, kv_heads, block_size, head_dim];
+        b.bench(format!(
+            "{rows} rows, {heads}/{kv_heads} heads, context {context}"
+        ))
+        .input("q", [rows, heads, head_dim], normal(0.0, 1.0))
+        .input("k_cache", cache, normal(0.0, 1.0))
+        .input("v_cache", cache, normal(0.0, 1.0))
+        .input(
+            "positions",
+            [rows],
+            ints(0, 1).map(move |_, _| context as i64 - 1),
+        )
+        .input("sequences", [rows], ints(0, 1).map(|row, _| row as i64))
+        .input(
+            "block_table",
+            [rows, pages],
+            ints(0, 1).map(|i, _| i as i64),
+        )
+        .output("partial", [rows, heads, splits, head_dim])
+        .output("stats", [rows, heads, splits, 2])
+        .scalar("scale", 0.1f32)
+        .scalar("window", u32::MAX)
+        .scalar("soft_cap", 0.0f32)
+        .bytes(2 * rows * context * kv_heads * head_dim * bytes);
+    }
+}

@@ -1,0 +1,269 @@
+"""Decoding's kernels beside PyTorch's (cuDNN, FlashAttention 2), on one GPU.
+
+Needs PyTorch, `cuda-bindings` and `nvcc`. The texts come from the runner, one a kernel instance,
+in one folder:
+
+    __iron_runner explain attention_decode_grouped --instance bf16-HEAD_DIM=128-GROUP=4 \\
+        --target cuda --profile sm_90a > texts/g128.cu
+    … bf16-HEAD_DIM=256-GROUP=6 …, attention_combine bf16 …
+    python3 tests/peers/decode.py texts            # or some rows of attention: texts 1,1024 16,8192
+
+Outputs are poisoned and checked against f64 first. Times are device times: calls captured in one
+CUDA graph over at least 300 MB of inputs, ours and the peers' replays taking turns, medians of 9.
+"""
+
+import ctypes
+import glob
+import re
+import statistics
+import struct
+import subprocess
+import sys
+
+import torch
+import torch.nn.functional as F
+from cuda.bindings import driver as cu
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+ROTATE = 300_000_000
+
+
+def check(result):
+    if result[0] != 0:
+        sys.exit(f"CUDA driver: {result[0]}")
+    return result[1] if len(result) > 1 else None
+
+
+class Text:
+    """A generated text, compiled; its parameters are named as in the text."""
+
+    def __init__(self, path):
+        source, binary = open(path).read(), path + ".cubin"
+        arch = "-gencode=arch=compute_90a,code=sm_90a"
+        subprocess.run(["nvcc", "--fmad=false", "-std=c++17", arch, "-cubin", path, "-o", binary], check=True)
+        found = re.search(r'extern "C"[^(]*\([^)]*\) (\w+)\(([^)]*)\)', source)
+        self.name = found.group(1)
+        self.parameters = re.findall(r"(\w+)\s*$", found.group(2).replace(",", "\n"), re.M)
+        self.kinds = [p.strip() for p in found.group(2).split(",")]
+        self.threads = int(re.search(r"// workgroup +(\d+)", source).group(1))
+        module = check(cu.cuModuleLoad(binary.encode()))
+        self.function = check(cu.cuModuleGetFunction(module, self.name.encode()))
+        self.errors = torch.zeros(4, device="cuda", dtype=torch.int32)
+
+    def launcher(self, grid, tensors, **numbers):
+        block, offsets = b"", []
+        for kind, name in zip(self.kinds, self.parameters):
+            stride = re.fullmatch(r"(\w+)_stride(\d+)", name)
+            if name == "error_word":
+                code, value = "Q", self.errors.data_ptr()
+            elif name in tensors:
+                code, value = "Q", tensors[name].data_ptr()
+            elif stride:
+                code, value = "Q", tensors[stride.group(1)].stride(int(stride.group(2)))
+            else:
+                code, value = ("f" if kind.startswith("float") else "I"), numbers[name]
+            size = struct.calcsize("<" + code)
+            block = block.ljust(-(-len(block) // size) * size, b"\0")
+            offsets.append(len(block))
+            block += struct.pack("<" + code, value)
+        memory = (ctypes.c_char * (len(block) + 8)).from_buffer_copy(block + bytes(8))
+        base = ctypes.addressof(memory)
+        pointers = (ctypes.c_void_p * len(offsets))(*[base + o for o in offsets])
+        grid = [*grid, 1, 1][:3]
+
+        def go():
+            stream = torch.cuda.current_stream().cuda_stream
+            check(cu.cuLaunchKernel(self.function, *grid, self.threads, 1, 1, 0, stream,
+                                    ctypes.addressof(pointers), 0))
+
+        go.keep = (memory, pointers, tensors)
+        return go
+
+
+def graph(calls):
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for call in calls:
+            call()
+    torch.cuda.synchronize()
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        for call in calls:
+            call()
+    captured.replay()
+    torch.cuda.synchronize()
+    return captured
+
+
+def measure(graphs, calls):
+    """Median microseconds a call, the graphs taking turns."""
+    times = {name: [] for name in graphs}
+    for _ in range(9):
+        for name, captured in graphs.items():
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            captured.replay()
+            end.record()
+            torch.cuda.synchronize()
+            times[name].append(start.elapsed_time(end) / calls * 1e3)
+    return {name: statistics.median(t) for name, t in times.items()}
+
+
+def report(title, times, moved=None):
+    """One line a row; names of ours begin with a dash, those of parts with two."""
+    peers = [t for name, t in times.items() if not name.startswith("-")]
+    best = min(peers) if peers else None
+    cells = []
+    for name, t in times.items():
+        ratio = f" ({best / t:.2f})" if best and name.startswith("-") and not name.startswith("--") else ""
+        cells.append(f"{name} {t:.2f}{ratio}")
+    rate = f"  ours {moved / times['-ours'] / 1e3:.0f} GB/s" if moved else ""
+    print(f"{title:44} {', '.join(cells)}{rate}", flush=True)
+
+
+def normal(*shape, dtype=torch.bfloat16):
+    return torch.randn(*shape, device="cuda", dtype=torch.float32).to(dtype)
+
+
+def poisoned(*shape, dtype=torch.float32):
+    return torch.full(shape, float("nan"), device="cuda", dtype=dtype)
+
+
+def numbers(values):
+    return torch.as_tensor(values, device="cuda", dtype=torch.int32)
+
+
+def most_splits(seen, size):
+    least = 64 if size > 128 else 128
+    return max(min(-(-seen // least), 4096 // least), -(-seen // 512))
+
+
+def attention(texts, rows, heads, kv_heads, size, context, block=64):
+    mine = [(t, re.search(f"decode_grouped_bf16_HEAD_DIM_{size}_GROUP_(.+)", name)) for name, t in texts.items()]
+    mine = [(text, int(found.group(1))) for text, found in mine if found]
+    mine = [(text, group) for text, group in mine if heads // kv_heads % group == 0]
+    if not mine:
+        return
+    grouped, group = mine[0]
+    combine, scale = texts["attention_combine_bf16"], size**-0.5
+    moved = 4 * rows * kv_heads * context * size
+    count, pages, splits = max(2, -(-ROTATE // moved)), context // block, most_splits(context, size)
+    sets, peers = [], []
+    for _ in range(count):
+        q, k, v = normal(rows, heads, size), normal(rows, kv_heads, context, size), normal(rows, kv_heads, context, size)
+        table = torch.randperm(rows * pages, device="cuda").int()
+
+        def paged(x):
+            blocks = x.view(rows, kv_heads, pages, block, size).transpose(1, 2).reshape(rows * pages, kv_heads, block, size)
+            cache = torch.empty_like(blocks)
+            cache[table.long()] = blocks
+            return cache
+
+        tensors = {"q": q, "k_cache": paged(k), "v_cache": paged(v), "positions": numbers([context - 1] * rows),
+                   "sequences": numbers(range(rows)), "block_table": table.view(rows, pages),
+                   "partial": poisoned(rows, heads, splits, size), "stats": poisoned(rows, heads, splits, 2),
+                   "sinks": torch.full((heads,), float("-inf"), device="cuda"),
+                   "y": poisoned(rows, heads, size, dtype=torch.bfloat16)}
+        sets.append(tensors)
+        peers.append((q[:, :, None], k, v))
+    common = dict(rows=rows, heads=heads, blocks=rows * pages, kv_heads=kv_heads, block_size=block, all_sequences=rows,
+                  max_blocks=pages, splits=splits, scale=scale, window=0xFFFFFFFF, soft_cap=0.0, head_dim=size)
+    first = [grouped.launcher((splits, heads // group, rows), t, **common) for t in sets]
+    second = [combine.launcher((heads, rows), t, **common) for t in sets]
+    first[0](), second[0]()
+    worst = 0.0
+    for row in {0, rows - 1}:
+        q, k, v = (t[row].double() for t in peers[0])
+        k, v = (t.repeat_interleave(heads // kv_heads, 0) for t in (k, v))
+        exact = (torch.softmax(q @ k.transpose(1, 2) * scale, -1) @ v)[:, 0]
+        worst = max(worst, ((sets[0]["y"][row].double() - exact).norm() / exact.norm()).item())
+        del k, v
+    wrong = "" if worst < 5e-3 and not torch.isnan(sets[0]["y"]).any() else f" WRONG {worst}"
+    if grouped.errors.any() or combine.errors.any():
+        wrong += f" ERROR WORD {grouped.errors.tolist()} {combine.errors.tolist()}"
+    both = [call for pair in zip(first, second) for call in pair]
+    graphs = {"-ours": graph(both), "--split": graph(first), "--combine": graph(second)}
+    for name, backend in (("cuDNN", SDPBackend.CUDNN_ATTENTION), ("FA2", SDPBackend.FLASH_ATTENTION)):
+        def call(i, backend=backend):
+            with sdpa_kernel(backend):
+                F.scaled_dot_product_attention(*peers[i], scale=scale, enable_gqa=True)
+
+        graphs[name] = graph([(lambda i=i, c=call: c(i)) for i in range(count)])
+    report(f"attention {heads}/{kv_heads} d{size} by {group} B={rows} {context}{wrong}", measure(graphs, count), moved)
+
+
+def delta(texts, rows, key_heads=16, value_heads=48, size=128):
+    text = texts["gated_delta_bf16_KEY_DIM_128_LANES_4"]
+    moved = 8 * rows * value_heads * size * size
+    count, sets = max(2, -(-ROTATE // moved)), []
+    for _ in range(count):
+        q, k = (F.normalize(normal(rows, key_heads, size).float(), dim=-1).bfloat16() for _ in range(2))
+        states = normal(2 * rows, value_heads, size, size, dtype=torch.float32)
+        sets.append({"q": q, "k": k, "v": normal(rows, value_heads, size), "states": states,
+                     "decay": torch.rand(rows, value_heads, device="cuda"),
+                     "strength": torch.rand(rows, value_heads, device="cuda"),
+                     "starts": numbers(range(rows + 1)), "from": numbers(range(0, 2 * rows, 2)),
+                     "to": numbers(range(1, 2 * rows, 2)), "y": poisoned(rows, value_heads, size, dtype=torch.bfloat16)})
+    common = dict(rows=rows, key_heads=key_heads, value_heads=value_heads, value_dim=size, segments=rows, slots=2 * rows)
+    calls = []
+    for tensors in sets:
+        tensors = tensors | {"from_": tensors["from"], "to_": tensors["to"]}
+        calls.append(text.launcher((-(-size // 32), value_heads, rows), tensors, **common))
+    t = {name: x.double() for name, x in sets[0].items()}
+    calls[0]()
+    q, k = (t[n].repeat_interleave(value_heads // key_heads, 1) for n in "qk")
+    state = t["states"][0::2] * t["decay"][..., None, None]
+    change = (t["v"] - torch.einsum("rhji,rhi->rhj", state, k)) * t["strength"][..., None]
+    state = state + change[..., None] * k[..., None, :]
+    exact = torch.einsum("rhji,rhi->rhj", state, q)
+    error = max(((a.double() - b).norm() / b.norm()).item()
+                for a, b in ((sets[0]["y"], exact), (sets[0]["states"][1::2], state)))
+    wrong = "" if error < 5e-3 and not text.errors.any() else f" WRONG {error}"
+    report(f"gated delta 16/48 B={rows}{wrong}", measure({"-ours": graph(calls)}, count), moved)
+
+
+def top(texts, rows, cols=151936, k=50):
+    parts = [texts["top_keys_f32"], texts["top_of_groups_f32"], texts["top_merge"]]
+    groups, count, sets = -(-cols // 256), max(2, min(64, ROTATE // (4 * rows * cols))), []
+    for _ in range(count):
+        sets.append({"x": normal(rows, cols, dtype=torch.float32), "keys": numbers([[0] * groups] * rows),
+                     "found": numbers([[[0] * k] * k] * rows), "place": numbers([[[0] * k] * k] * rows),
+                     "value": poisoned(rows, k), "index": numbers([[-1] * k] * rows)})
+    common = dict(rows=rows, cols=cols, groups=groups, k=k)
+    grids = [(groups, rows), (groups, rows), (rows,)]
+    calls = [[part.launcher(grid, t, **common) for part, grid in zip(parts, grids)] for t in sets]
+    for call in calls[0]:
+        call()
+    expected = torch.sort(sets[0]["x"], dim=-1, descending=True, stable=True)
+    same = torch.equal(expected.indices[:, :k].int(), sets[0]["index"])
+    wrong = "" if same and torch.equal(expected.values[:, :k], sets[0]["value"]) else " WRONG"
+    graphs = {"-ours": graph([c for three in calls for c in three])}
+    for i, part in enumerate(parts):
+        graphs["--" + part.name] = graph([three[i] for three in calls])
+    graphs["torch.topk"] = graph([(lambda t=t: torch.topk(t["x"], k)) for t in sets])
+    report(f"top {k} of {cols} B={rows}{wrong}", measure(graphs, count))
+
+
+def main():
+    torch.manual_seed(1)
+    torch.zeros(1, device="cuda")  # The driver, for the texts.
+    found = [Text(path) for path in sorted(glob.glob(sys.argv[1] + "/*.cu"))]
+    texts = {text.name: text for text in found}
+    print(torch.__version__, torch.cuda.get_device_name())
+    for rows in (1, 16):
+        if "top_merge" in texts:
+            top(texts, rows)
+        if "gated_delta_bf16_KEY_DIM_128_LANES_4" in texts:
+            delta(texts, rows)
+    chosen = [tuple(map(int, pair.split(","))) for pair in sys.argv[2:]]
+    for rows in (1, 16):
+        for context in (1024, 8192, 32768):
+            if chosen and (rows, context) not in chosen:
+                continue
+            for heads, kv_heads, size in ((32, 8, 128), (24, 4, 256)):
+                attention(texts, rows, heads, kv_heads, size, context)
+                torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()
