@@ -131,8 +131,22 @@ impl ChatTemplate {
         add_generation_prompt: bool,
         control: &ControlTexts<'_>,
     ) -> Result<RenderedChat, ChatError> {
+        self.render_with(messages, add_generation_prompt, control, Map::new())
+    }
+
+    /// Renders messages with further names that the template may use, such as `tools`; texts in
+    /// them are no more trusted than those of messages. A name that rendering sets itself wins.
+    pub fn render_with(
+        &self,
+        messages: &[Map<String, Json>],
+        add_generation_prompt: bool,
+        control: &ControlTexts<'_>,
+        mut names: Map<String, Json>,
+    ) -> Result<RenderedChat, ChatError> {
         let mut messages: Vec<Json> = messages.iter().cloned().map(Json::Object).collect();
-        let sentinel = unused_character(&messages, &self.source)?;
+        let mut texts = messages.clone();
+        texts.extend(names.values().cloned());
+        let sentinel = unused_character(&texts, &self.source)?;
         let everywhere = [control.always.as_slice(), &control.unless_assistant].concat();
         let mut marks = 0;
         for message in &mut messages {
@@ -143,7 +157,12 @@ impl ChatTemplate {
             mark_strings(message, texts, sentinel, &mut marks);
         }
 
-        let context = Map::from_iter([
+        for value in names.values_mut() {
+            mark_strings(value, &everywhere, sentinel, &mut marks);
+        }
+
+        let mut context = names;
+        context.extend([
             ("messages".to_owned(), Json::Array(messages)),
             (
                 "add_generation_prompt".to_owned(),

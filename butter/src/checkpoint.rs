@@ -9,6 +9,7 @@ use crate::catalogue::TensorCatalogue;
 use crate::chat::{ChatError, ChatTemplate};
 use crate::config::{ConfigError, ModelConfig};
 use crate::gguf::{GgufError, GgufFile};
+use crate::json::unique_object;
 use crate::quote::quoted;
 use crate::safetensors::{self, SafetensorsError};
 use crate::tokenizer::{Tokenizer, TokenizerError};
@@ -181,6 +182,7 @@ impl Checkpoint {
         for shard in safetensors_files(folder)? {
             safetensors::read_into(&shard, &mut catalogue)?;
         }
+        check_index(folder, &catalogue)?;
 
         let settings = optional_json(&folder.join("tokenizer_config.json"))?;
         let special = |key: &str| {
@@ -313,9 +315,12 @@ struct Parts {
     end_of_generation: Vec<u32>,
 }
 
+/// The file that says which shard holds which tensor.
+const INDEX: &str = "model.safetensors.index.json";
+
 /// The weight files of a folder: the shards that an index names, or the one file.
 pub(crate) fn safetensors_files(folder: &Path) -> Result<Vec<PathBuf>, LoadError> {
-    let index_path = folder.join("model.safetensors.index.json");
+    let index_path = folder.join(INDEX);
     let wrong = |path: &Path, problem: String| LoadError::Files {
         path: path.to_owned(),
         problem,
@@ -334,8 +339,11 @@ pub(crate) fn safetensors_files(folder: &Path) -> Result<Vec<PathBuf>, LoadError
             "there is no object `weight_map`".to_owned(),
         ));
     };
+    if map.is_empty() {
+        return Err(wrong(&index_path, "`weight_map` is empty".to_owned()));
+    }
     let mut names = BTreeSet::new();
-    for file in map.values() {
+    for (tensor, file) in map {
         match file.as_str() {
             Some(name)
                 if !name.is_empty() && Path::new(name).file_name() == Some(name.as_ref()) =>
@@ -343,7 +351,11 @@ pub(crate) fn safetensors_files(folder: &Path) -> Result<Vec<PathBuf>, LoadError
                 names.insert(name);
             }
             _ => {
-                let problem = format!("{} is not a file name", quoted(&file.to_string()));
+                let problem = format!(
+                    "weight_map gives tensor {} the file {}, which is not a file name",
+                    quoted(tensor),
+                    quoted(&file.to_string())
+                );
                 return Err(wrong(&index_path, problem));
             }
         }
@@ -361,6 +373,23 @@ pub(crate) fn safetensors_files(folder: &Path) -> Result<Vec<PathBuf>, LoadError
     Ok(present.into_iter().map(|name| folder.join(name)).collect())
 }
 
+/// An index that names a tensor which no shard has belongs to other shards.
+fn check_index(folder: &Path, catalogue: &TensorCatalogue) -> Result<(), LoadError> {
+    let path = folder.join(INDEX);
+    let index = optional_json(&path)?;
+    let map = index
+        .as_ref()
+        .and_then(|index| index.get("weight_map")?.as_object());
+    let absent = |name: &&String| catalogue.get(name).is_none();
+    match map.and_then(|map| map.keys().find(absent)) {
+        Some(name) => Err(LoadError::Files {
+            path,
+            problem: format!("weight_map names tensor {}, no shard has it", quoted(name)),
+        }),
+        None => Ok(()),
+    }
+}
+
 /// A JSON object that may be absent; one that is there and wrong is an error.
 fn optional_json(path: &Path) -> Result<Option<serde_json::Map<String, Json>>, LoadError> {
     let wrong = |problem: String| LoadError::Files {
@@ -368,7 +397,7 @@ fn optional_json(path: &Path) -> Result<Option<serde_json::Map<String, Json>>, L
         problem,
     };
     match std::fs::read(path) {
-        Ok(bytes) => serde_json::from_slice(&bytes)
+        Ok(bytes) => unique_object(&bytes)
             .map(Some)
             .map_err(|error| wrong(format!("is not a JSON object: {error}"))),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::model::{Model, ModelError, RowOutput, RowResult, SequenceId, StepRow};
 use crate::sampler::{SampleError, Sampler, TokenHistory};
+use crate::speculate::VERIFY_ROWS;
 use crate::stop::StopMatcher;
 use crate::tokenizer::{StreamDecoder, Tokenizer};
 
@@ -100,6 +101,30 @@ pub enum GenerateError {
         place: usize,
         /// Number of tokens.
         vocab_size: usize,
+    },
+    /// A text without a token that another comes before.
+    #[error("{tokens} tokens leave none to predict, at least 2 are needed")]
+    NothingToScore {
+        /// Tokens of the text.
+        tokens: usize,
+    },
+    /// A verification of another number of rows than fit.
+    #[error(
+        "verify_rows is {verify_rows}, it must be {} to {}",
+        VERIFY_ROWS.start(),
+        VERIFY_ROWS.end()
+    )]
+    VerifyRows {
+        /// Rows asked for.
+        verify_rows: usize,
+    },
+    /// A draft whose tokens are not the target's.
+    #[error("the draft has {draft} tokens, the target {target}")]
+    DraftVocabulary {
+        /// Tokens of the draft.
+        draft: usize,
+        /// Tokens of the target.
+        target: usize,
     },
     /// The model failed.
     #[error(transparent)]
@@ -377,7 +402,7 @@ fn choose(
 }
 
 /// The answer so far, on its way to the caller.
-struct Output<'a> {
+pub(crate) struct Output<'a> {
     prompt_ids: Vec<u32>,
     token_ids: Vec<u32>,
     text: String,
@@ -387,7 +412,7 @@ struct Output<'a> {
 }
 
 impl<'a> Output<'a> {
-    fn new(
+    pub(crate) fn new(
         request: &Request,
         tokenizer: Option<&'a Tokenizer>,
         on_text: &'a mut dyn FnMut(&str),
@@ -403,7 +428,7 @@ impl<'a> Output<'a> {
     }
 
     /// Takes a token; true if its text completes a stop string.
-    fn push(&mut self, token: u32) -> bool {
+    pub(crate) fn push(&mut self, token: u32) -> bool {
         self.token_ids.push(token);
         let Some(decoder) = &mut self.decoder else {
             return false;
@@ -421,7 +446,18 @@ impl<'a> Output<'a> {
         }
     }
 
-    fn finish(mut self, mut reason: FinishReason, error: Option<String>, stats: Stats) -> Answer {
+    /// Tokens so far.
+    pub(crate) fn token_count(&self) -> usize {
+        self.token_ids.len()
+    }
+
+    /// Ends the answer.
+    pub(crate) fn finish(
+        mut self,
+        mut reason: FinishReason,
+        error: Option<String>,
+        stats: Stats,
+    ) -> Answer {
         if let Some(decoder) = self.decoder.take()
             && !self.stop.is_stopped()
         {
@@ -443,11 +479,11 @@ impl<'a> Output<'a> {
     }
 }
 
-fn seconds(duration: Duration) -> f64 {
+pub(crate) fn seconds(duration: Duration) -> f64 {
     duration.as_secs_f64()
 }
 
-fn per_second(count: usize, duration: Duration) -> f64 {
+pub(crate) fn per_second(count: usize, duration: Duration) -> f64 {
     if duration.is_zero() {
         0.0
     } else {

@@ -7,9 +7,12 @@
 //! | open a GGUF file or a Hugging Face folder | [`checkpoint::Checkpoint`] |
 //! | turn text or a chat into ids, and ids into text | [`tokenizer`], [`chat`] |
 //! | run a request on a model | [`generate::Generator`] |
-//! | let a smaller model propose its tokens | [`speculate::speculate`] |
+//! | run many requests on one model at once | [`scheduler`] |
+//! | serve them over HTTP | [`serve`] |
+//! | let a smaller model or the text propose its tokens | [`speculate`] |
 //! | run a checkpoint on a device | [`engine::DeviceModel`] |
 //! | measure a model or the shape of one | [`bench`], [`shapes`] |
+//! | score a text | [`perplexity`] |
 //! | put another execution below the engine | [`model::Model`] |
 //! | read tensors of a file | [`catalogue`], [`gguf`], [`safetensors`] |
 //!
@@ -32,11 +35,15 @@ pub mod engine;
 mod families;
 pub mod generate;
 pub mod gguf;
+mod json;
 pub mod model;
+pub mod perplexity;
 mod quote;
 pub mod rope;
 pub mod safetensors;
 pub mod sampler;
+pub mod scheduler;
+pub mod serve;
 pub mod shapes;
 pub mod speculate;
 pub mod stop;

@@ -70,6 +70,30 @@ pub trait Model {
         length: usize,
     ) -> Result<usize, ModelError>;
 
+    /// The length that [`truncate_sequence`](Self::truncate_sequence) would leave; nothing changes.
+    fn reusable_length(&self, sequence: SequenceId, length: usize) -> usize {
+        let _ = sequence;
+        length
+    }
+
+    /// Changes the positions reserved for a sequence, which keeps what it holds. On an error
+    /// nothing has changed.
+    fn resize_sequence(&mut self, sequence: SequenceId, capacity: usize) -> Result<(), ModelError> {
+        Err(ModelError::Device(format!(
+            "{sequence} cannot be resized to {capacity} positions: this model has no such operation"
+        )))
+    }
+
+    /// What all sequences together may reserve.
+    fn capacity(&self) -> ModelCapacity {
+        ModelCapacity {
+            sequences: 1,
+            positions: self.context_length(),
+            block: 1,
+            recurrent: false,
+        }
+    }
+
     /// Releases a sequence. A sequence that is not open is left alone.
     fn close_sequence(&mut self, sequence: SequenceId);
 
@@ -91,6 +115,19 @@ pub trait Model {
         let _ = steps;
         Ok(vec![self.step(rows)?])
     }
+}
+
+/// What a model reserved for its sequences.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ModelCapacity {
+    /// Sequences that may be open at once.
+    pub sequences: usize,
+    /// Positions over all open sequences, in whole blocks.
+    pub positions: usize,
+    /// Positions of a block; a sequence reserves whole ones.
+    pub block: usize,
+    /// Whether a layer keeps a state without positions, so that a sequence can hardly be cut.
+    pub recurrent: bool,
 }
 
 /// A model could not do what was asked.

@@ -9,11 +9,14 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 
 use crate::catalogue::{Tensor, TensorCatalogue};
 use crate::gguf::{TensorType, map_file};
 use crate::quote::quoted;
+
+/// Most dimensions of a tensor.
+const MOST_DIMENSIONS: usize = 8;
 
 /// The format's own limit on the header.
 const LONGEST_HEADER: u64 = 100_000_000;
@@ -88,6 +91,22 @@ pub enum SafetensorsFault {
         needed: Option<usize>,
         /// Bytes of its range.
         found: u64,
+    },
+    /// More dimensions than any tensor of a model has.
+    #[error("tensor {name} has {found} dimensions, at most {MOST_DIMENSIONS} are read")]
+    Dimensions {
+        /// The tensor.
+        name: String,
+        /// Its dimensions.
+        found: usize,
+    },
+    /// Bytes of the data that no tensor has: the header does not belong to this data.
+    #[error("data offsets {start}..{end} belong to no tensor")]
+    Unnamed {
+        /// First byte.
+        start: usize,
+        /// Byte behind the last.
+        end: usize,
     },
     /// Two tensors that share bytes.
     #[error(
@@ -186,6 +205,12 @@ pub fn parse_header(bytes: &[u8]) -> Result<Vec<SafetensorsEntry>, SafetensorsFa
                 available,
             });
         }
+        if tensor.shape.len() > MOST_DIMENSIONS {
+            return Err(SafetensorsFault::Dimensions {
+                name: quoted(&name),
+                found: tensor.shape.len(),
+            });
+        }
         let shape: Option<Vec<usize>> = tensor
             .shape
             .iter()
@@ -226,6 +251,23 @@ pub fn parse_header(bytes: &[u8]) -> Result<Vec<SafetensorsEntry>, SafetensorsFa
             second_start: pair[1].range.start - data_start,
         });
     }
+    // The format leaves no byte unnamed, so that a header that was cut, or is another file's,
+    // cannot shift what tensors hold.
+    let mut named = data_start;
+    for range in order.iter().map(|entry| &entry.range) {
+        if range.start > named {
+            break;
+        }
+        named = range.end;
+    }
+    if named < bytes.len() {
+        let next = order.iter().map(|entry| entry.range.start);
+        let end = next.filter(|start| *start > named).min();
+        return Err(SafetensorsFault::Unnamed {
+            start: named - data_start,
+            end: end.unwrap_or(bytes.len()) - data_start,
+        });
+    }
     Ok(entries)
 }
 
@@ -255,9 +297,13 @@ impl<'de> Deserialize<'de> for Header {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Header, A::Error> {
                 let mut tensors = BTreeMap::new();
+                let mut has_metadata = false;
                 while let Some(name) = map.next_key::<String>()? {
                     if name == "__metadata__" {
-                        map.next_value::<IgnoredAny>()?;
+                        map.next_value::<Option<BTreeMap<String, String>>>()?;
+                        if std::mem::replace(&mut has_metadata, true) {
+                            return Err(A::Error::custom("__metadata__ stands twice"));
+                        }
                         continue;
                     }
                     let tensor = map.next_value::<HeaderTensor>()?;
@@ -321,6 +367,11 @@ mod tests {
         assert!(fault(&format!("{{{one},{other}}}"), 4).contains("they overlap"));
         let big = r#"{"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4]}}"#;
         assert!(fault(big, 4).contains("needs too many bytes"));
+        assert!(fault(&format!("{{{one}}}"), 6).contains("4..6 belong to no tensor"));
+        let later = r#""b":{"dtype":"F16","shape":[1],"data_offsets":[6,8]}"#;
+        assert!(fault(&format!("{{{one},{later}}}"), 8).contains("4..6 belong to no tensor"));
+        let metadata = r#""__metadata__":{"format":"pt"}"#;
+        assert!(fault(&format!("{{{metadata},{metadata}}}"), 0).contains("stands twice"));
         let reversed = r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}}"#;
         assert!(fault(reversed, 4).contains("4..0"));
         assert!(

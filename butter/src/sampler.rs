@@ -200,6 +200,12 @@ pub fn uniform(seed: u64, index: u64) -> f64 {
     (split_mix_64(seed, index) >> 11) as f64 * (0.5f64).powi(53)
 }
 
+/// Another sequence of the same seed, independent of [`uniform`]: that of the seed which is
+/// element `2^64 - 1 - stream` of this seed's sequence before it is cut to 53 bits.
+pub fn uniform_of_stream(seed: u64, stream: u64, index: u64) -> f64 {
+    uniform(split_mix_64(seed, u64::MAX - stream), index)
+}
+
 fn split_mix_64(seed: u64, index: u64) -> u64 {
     let step = index.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let z = seed.wrapping_add(step);

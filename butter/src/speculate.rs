@@ -1,122 +1,315 @@
-//! Speculation with a draft model: the draft proposes tokens, the target verifies them in one
-//! step, and what both agree on is kept. The answer is the target's own, token for token.
+//! Speculation: a proposer guesses tokens, the target verifies them in one step, and the answer
+//! is the target's own.
+//!
+//! One verification runs `verify_rows` rows of the target: the last token known and
+//! `proposal_count = verify_rows - 1` proposals. It commits `committed_rows` of them, the tokens
+//! accepted and the row before; the token that the target gives at the first disagreement (or
+//! behind the last proposal) enters with the next verification. A greedy answer is plain
+//! decoding's token for token; a sampled one has plain decoding's distribution (Leviathan et
+//! al., "Fast Inference from Transformers via Speculative Decoding"): with `p` the target's
+//! distribution and `q` the proposer's, after all penalties and filters of the sampler in both,
+//! a proposal `x` is accepted with probability `min(1, p(x) / q(x))` and replaced by a draw from
+//! `max(p - q, 0)`, normalised, where it is not.
 
-use crate::generate::{GenerateError, check_prompt};
+mod propose;
+
+pub use propose::{DraftModel, NGram, Proposal, Proposer};
+
+use std::time::Instant;
+
+use serde::Serialize;
+
+use crate::generate::{
+    Answer, FinishReason, GenerateError, Output, Request, Stats, check_prompt, per_second, seconds,
+};
 use crate::model::{Model, ModelError, RowOutput, RowResult, SequenceId, StepRow};
+use crate::sampler::{Sampler, TokenHistory, uniform_of_stream};
+use crate::tokenizer::Tokenizer;
+
+/// How many rows one verification has.
+pub const VERIFY_ROWS: std::ops::RangeInclusive<usize> = 2..=10;
+
+/// Streams of random numbers, beside that of [`Sampler::choose`].
+const DRAFT_STREAM: u64 = 1;
+const ACCEPT_STREAM: u64 = 2;
+const REPLACE_STREAM: u64 = 3;
+
+/// One verification.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Verification {
+    /// Tokens proposed: `verify_rows - 1`, fewer at the end of an answer and where the proposer
+    /// had no more.
+    pub proposal_count: usize,
+    /// Proposals accepted.
+    pub accepted: usize,
+}
+
+impl Verification {
+    /// Rows of the verification that joined the target's sequence.
+    pub fn committed_rows(&self) -> usize {
+        self.accepted + 1
+    }
+}
 
 /// What a speculated answer was and how it came about.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Speculation {
-    /// The tokens that the target alone would have chosen.
+    /// The answer's tokens.
     pub token_ids: Vec<u32>,
-    /// How many proposals each verification accepted; it gave one token more.
-    pub accepted: Vec<usize>,
+    /// The verifications.
+    pub verifications: Vec<Verification>,
+    /// Why the answer ended early: the target gave no usable logits after these tokens.
+    pub error: Option<String>,
 }
 
-/// How many rows one verification has: the token that has not entered yet, and the proposals.
-pub const VERIFY_ROWS: std::ops::RangeInclusive<usize> = 2..=10;
+impl Speculation {
+    /// Tokens proposed, and how many of them were accepted.
+    pub fn counts(&self) -> (usize, usize) {
+        let verifications = self.verifications.iter();
+        verifications.fold((0, 0), |(proposed, accepted), v| {
+            (proposed + v.proposal_count, accepted + v.accepted)
+        })
+    }
+}
 
-/// Greedy tokens of `target` after a prompt, with `proposal_count` proposals of `draft` a step.
-/// `wants_more` sees each token and says whether to go on; the one that it refuses is kept.
+/// What to speculate on.
+#[derive(Clone, Copy, Debug)]
+pub struct SpeculationRequest<'a> {
+    /// The prompt.
+    pub prompt_ids: &'a [u32],
+    /// Most tokens of the answer; the context may leave fewer.
+    pub max_tokens: usize,
+    /// How tokens are chosen.
+    pub sampler: &'a Sampler,
+    /// Rows of one verification, one of [`VERIFY_ROWS`].
+    pub verify_rows: usize,
+}
+
+/// Speculates on a request. `wants_more` sees each token and says whether to go on; the one
+/// that it refuses is kept.
 ///
 /// Both models give back what was rejected. A model that cannot cut its state back to the last
 /// token accepted (see [`Model::truncate_sequence`]) goes back as far as it can and runs the
 /// tokens accepted again.
 pub fn speculate(
     target: &mut dyn Model,
-    draft: &mut dyn Model,
-    prompt_ids: &[u32],
-    max_tokens: usize,
-    proposal_count: usize,
+    proposer: &mut dyn Proposer,
+    request: SpeculationRequest<'_>,
     wants_more: &mut dyn FnMut(u32) -> bool,
 ) -> Result<Speculation, GenerateError> {
+    let SpeculationRequest {
+        prompt_ids,
+        sampler,
+        verify_rows,
+        ..
+    } = request;
     check_prompt(target, prompt_ids)?;
-    if !VERIFY_ROWS.contains(&(proposal_count + 1)) {
-        let message = format!(
-            "{proposal_count} proposals a step, {} to {} can be verified",
-            VERIFY_ROWS.start() - 1,
-            VERIFY_ROWS.end() - 1
-        );
-        return Err(ModelError::Device(message).into());
+    if !VERIFY_ROWS.contains(&verify_rows) {
+        return Err(GenerateError::VerifyRows { verify_rows });
     }
-    if draft.vocab_size() != target.vocab_size() {
-        let (ours, theirs) = (target.vocab_size(), draft.vocab_size());
-        let message = format!("the draft has {theirs} tokens, the target {ours}");
-        return Err(ModelError::Device(message).into());
+    // A verification is one step, however few rows the target takes.
+    let most_proposals = (verify_rows - 1).min(target.max_step_rows().saturating_sub(1));
+    let room = target.context_length() - prompt_ids.len();
+    let max_tokens = request.max_tokens.min(room);
+    let mut found = Speculation {
+        token_ids: Vec::new(),
+        verifications: Vec::new(),
+        error: None,
+    };
+    if max_tokens == 0 {
+        return Ok(found);
     }
-    let context = target.context_length().min(draft.context_length());
-    let max_tokens = max_tokens.min(context.saturating_sub(prompt_ids.len()));
-    let capacity = (prompt_ids.len() + max_tokens + proposal_count).min(context);
-    let mut target = Follower::open(target, capacity)?;
-    let mut draft = Follower::open(draft, capacity)?;
+    // The last token of an answer never enters.
+    let capacity = prompt_ids.len() + max_tokens - 1;
+    proposer.begin(target.vocab_size(), capacity)?;
+    let mut target = Follower::new(target);
+    target.open(capacity)?;
+    let mut history = TokenHistory::new(prompt_ids);
     let mut tokens = prompt_ids.to_vec();
-    let mut accepted = Vec::new();
-    let mut ended = max_tokens == 0;
-    while !ended {
-        let left = prompt_ids.len() + max_tokens - tokens.len();
-        let count = proposal_count.min(left - 1);
+    loop {
         let known = tokens.len();
-        for _ in 0..count {
-            let next = draft.follow(&tokens, tokens.len() - 1, 1)?;
-            tokens.extend(next);
-        }
-        // The last token known, then the proposals.
-        let chosen = target.follow(&tokens, known - 1, count + 1)?;
-        let agreed = tokens[known..]
+        let left = prompt_ids.len() + max_tokens - known;
+        let count = most_proposals.min(left - 1);
+        let mut proposals = proposer.propose(&tokens, &history, sampler, count)?;
+        proposals.truncate(count);
+        // What no vocabulary has cannot be the target's choice.
+        let vocab_size = target.model.vocab_size();
+        let known_tokens = proposals
             .iter()
-            .zip(&chosen)
-            .take_while(|(proposed, chosen)| proposed == chosen)
-            .count();
-        tokens.truncate(known + agreed);
-        tokens.push(chosen[agreed]);
-        accepted.push(agreed);
-        // The token pushed last has entered neither.
-        target.keep(tokens.len() - 1)?;
-        draft.keep(tokens.len() - 1)?;
-        if let Some(end) = tokens[known..].iter().position(|&token| !wants_more(token)) {
-            tokens.truncate(known + end + 1);
-            ended = true;
+            .take_while(|proposal| (proposal.token as usize) < vocab_size);
+        proposals.truncate(known_tokens.count());
+        tokens.extend(proposals.iter().map(|proposal| proposal.token));
+        let wanted = sampler.row_output();
+        let results = target.follow(&tokens, known - 1, proposals.len() + 1, wanted)?;
+        tokens.truncate(known);
+        let mut accepted = 0;
+        for (i, result) in results.iter().enumerate() {
+            match verified(result, proposals.get(i), &history, sampler) {
+                Ok((token, kept)) => {
+                    tokens.push(token);
+                    history.push(token);
+                    accepted += usize::from(kept);
+                    if !kept {
+                        break;
+                    }
+                }
+                Err(message) => {
+                    found.error = Some(message);
+                    break;
+                }
+            }
         }
-        ended |= tokens.len() == prompt_ids.len() + max_tokens;
+        found.verifications.push(Verification {
+            proposal_count: proposals.len(),
+            accepted,
+        });
+        // The token pushed last has entered neither.
+        let committed = known + accepted;
+        target.keep(committed)?;
+        proposer.keep(committed)?;
+        let refused = tokens[known..].iter().position(|&token| !wants_more(token));
+        if let Some(end) = refused {
+            tokens.truncate(known + end + 1);
+            found.error = None;
+        }
+        if refused.is_some()
+            || found.error.is_some()
+            || tokens.len() == prompt_ids.len() + max_tokens
+        {
+            break;
+        }
     }
-    Ok(Speculation {
-        token_ids: tokens.split_off(prompt_ids.len()),
-        accepted,
-    })
+    found.token_ids = tokens.split_off(prompt_ids.len());
+    Ok(found)
+}
+
+/// Runs a request with speculation, as [`crate::generate::Generator::run`] does without.
+pub fn answer(
+    target: &mut dyn Model,
+    proposer: &mut dyn Proposer,
+    request: &Request,
+    verify_rows: usize,
+    tokenizer: Option<&Tokenizer>,
+    on_text: &mut dyn FnMut(&str),
+) -> Result<(Answer, Speculation), GenerateError> {
+    let start = Instant::now();
+    let mut first = None;
+    let mut reason = FinishReason::Length;
+    let mut output = Output::new(request, tokenizer, on_text);
+    let speculation_request = SpeculationRequest {
+        prompt_ids: &request.prompt_ids,
+        max_tokens: request.max_tokens,
+        sampler: &request.sampler,
+        verify_rows,
+    };
+    let found = speculate(target, proposer, speculation_request, &mut |token| {
+        first.get_or_insert_with(Instant::now);
+        if request.stop_tokens.contains(&token) || output.push(token) {
+            reason = FinishReason::Stop;
+        }
+        reason != FinishReason::Stop
+    })?;
+    if found.error.is_some() {
+        reason = FinishReason::Error;
+    }
+    let first = first.unwrap_or(start);
+    let generated_tokens = output.token_count();
+    let stats = Stats {
+        prompt_tokens: request.prompt_ids.len(),
+        reused_tokens: 0,
+        generated_tokens,
+        // The first verification is the prompt's too.
+        prefill_seconds: seconds(first - start),
+        prefill_tokens_per_second: per_second(request.prompt_ids.len(), first - start),
+        decode_seconds: seconds(first.elapsed()),
+        decode_tokens_per_second: per_second(generated_tokens.saturating_sub(1), first.elapsed()),
+    };
+    let error = found.error.clone();
+    Ok((output.finish(reason, error, stats), found))
+}
+
+/// The token that a row of a verification gives, and whether it is the proposal.
+fn verified(
+    result: &RowResult,
+    proposal: Option<&Proposal>,
+    history: &TokenHistory,
+    sampler: &Sampler,
+) -> Result<(u32, bool), String> {
+    let logits = match result {
+        RowResult::Token(token) => {
+            return Ok((*token, proposal.is_some_and(|p| p.token == *token)));
+        }
+        RowResult::Logits(logits) => logits,
+        RowResult::Failed(message) => return Err(message.clone()),
+    };
+    let target = sampler.distribution(logits, history);
+    let target = target.map_err(|error| error.to_string())?;
+    let random = |stream| {
+        let seed = sampler.parameters().seed;
+        uniform_of_stream(seed, stream, history.answer_length() as u64)
+    };
+    let Some(proposal) = proposal else {
+        return Ok((target.draw(random(REPLACE_STREAM)), false));
+    };
+    let (p, q) = (target.probability(proposal.token), proposal.probability());
+    if random(ACCEPT_STREAM) * q < p {
+        return Ok((proposal.token, true));
+    }
+    let rest = target.residual(&proposal.distribution);
+    Ok((rest.unwrap_or(target).draw(random(REPLACE_STREAM)), false))
 }
 
 /// A model that follows a growing list of tokens. Closes its sequence when dropped.
 struct Follower<'m> {
     model: &'m mut dyn Model,
-    sequence: SequenceId,
+    sequence: Option<SequenceId>,
     /// Tokens of the list that have entered.
     length: usize,
 }
 
 impl Drop for Follower<'_> {
     fn drop(&mut self) {
-        self.model.close_sequence(self.sequence);
+        self.close();
     }
 }
 
 impl<'m> Follower<'m> {
-    fn open(model: &'m mut dyn Model, capacity: usize) -> Result<Self, ModelError> {
-        let sequence = model.open_sequence(capacity)?;
-        Ok(Self {
+    fn new(model: &'m mut dyn Model) -> Self {
+        Self {
             model,
-            sequence,
+            sequence: None,
             length: 0,
-        })
+        }
     }
 
-    /// Enters what has not entered of `tokens`; gives the greedy choice after each of the
-    /// `n_choices` tokens from `first_choice` on, which end the list.
+    /// An empty list, of which at most `capacity` tokens will enter.
+    fn open(&mut self, capacity: usize) -> Result<(), ModelError> {
+        self.close();
+        self.sequence = Some(self.model.open_sequence(capacity)?);
+        Ok(())
+    }
+
+    fn close(&mut self) {
+        if let Some(sequence) = self.sequence.take() {
+            self.model.close_sequence(sequence);
+        }
+        self.length = 0;
+    }
+
+    fn sequence(&self) -> Result<SequenceId, ModelError> {
+        let closed = || ModelError::Device("no answer was begun".to_owned());
+        self.sequence.ok_or_else(closed)
+    }
+
+    /// Enters what has not entered of `tokens`; gives the result of each of the `n_choices`
+    /// tokens from `first_choice` on, which end the list.
     fn follow(
         &mut self,
         tokens: &[u32],
         first_choice: usize,
         n_choices: usize,
-    ) -> Result<Vec<u32>, ModelError> {
+        output: RowOutput,
+    ) -> Result<Vec<RowResult>, ModelError> {
         debug_assert!(self.length <= first_choice && first_choice + n_choices == tokens.len());
         // What is verified is one step of its own, however much there is to catch up on.
         let limit = self.model.max_step_rows().max(1);
@@ -124,7 +317,7 @@ impl<'m> Follower<'m> {
             let end = first_choice.min(self.length + limit);
             self.step(tokens, end, RowOutput::Nothing)?;
         }
-        self.step(tokens, tokens.len(), RowOutput::Greedy)
+        self.step(tokens, tokens.len(), output)
     }
 
     fn step(
@@ -132,9 +325,10 @@ impl<'m> Follower<'m> {
         tokens: &[u32],
         end: usize,
         output: RowOutput,
-    ) -> Result<Vec<u32>, ModelError> {
+    ) -> Result<Vec<RowResult>, ModelError> {
+        let sequence = self.sequence()?;
         let row = |position: usize| StepRow {
-            sequence: self.sequence,
+            sequence,
             token: tokens[position],
             position: position as u32,
             output,
@@ -142,18 +336,13 @@ impl<'m> Follower<'m> {
         let rows: Vec<StepRow> = (self.length..end).map(row).collect();
         let results = self.model.step(&rows)?;
         self.length = end;
-        let token = |result| match result {
-            RowResult::Token(token) => Ok(token),
-            RowResult::Failed(message) => Err(ModelError::Device(message)),
-            RowResult::Logits(_) => Err(ModelError::Device("logits for a choice".to_owned())),
-        };
-        results.into_iter().map(token).collect()
+        Ok(results)
     }
 
     /// Forgets what entered past `length` tokens.
     fn keep(&mut self, length: usize) -> Result<(), ModelError> {
         if length < self.length {
-            self.length = self.model.truncate_sequence(self.sequence, length)?;
+            self.length = self.model.truncate_sequence(self.sequence()?, length)?;
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ use butter::gguf::GgufFile;
 use butter::model::{Model, ModelError, RowOutput, RowResult, SequenceId, StepRow};
 use butter::sampler::{Sampler, SamplingParameters};
 use butter::tokenizer::Tokenizer;
+use proptest::prelude::*;
 use support::gguf_writer::Writer;
 
 const VOCABULARY: usize = 259;
@@ -327,4 +328,57 @@ fn the_answer_does_not_depend_on_how_the_prompt_is_chunked() {
         })
         .collect();
     assert!(answers.iter().all(|answer| answer.text == "hello"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    // E01, E03: the same text, and the same stop, however the answer's tokens split it; and what
+    // streams is the answer, which `run` checks.
+    #[test]
+    fn the_text_does_not_depend_on_how_tokens_split_it(
+        text in "[abc é🦊]{0,12}",
+        stops in prop::collection::vec("[abcé🦊]{1,3}", 0..3),
+        joined in prop::collection::vec(any::<bool>(), 12),
+    ) {
+        let bytes = bytes(&text);
+        // Tokens 257 and 258 are `ab` and `abc`; each place takes one or the bytes.
+        let mut merged = Vec::new();
+        let mut rest = &bytes[..];
+        while let Some((&byte, tail)) = rest.split_first() {
+            let wanted = joined[merged.len() % joined.len()];
+            let whole = [(&b"abc"[..], 258), (b"ab", 257)].into_iter().find(|(text, _)| {
+                wanted && rest.len() >= text.len()
+                    && rest.iter().zip(*text).all(|(a, b)| *a == u32::from(*b))
+            });
+            match whole {
+                Some((text, token)) => {
+                    merged.push(token);
+                    rest = &rest[text.len()..];
+                }
+                None => {
+                    merged.push(byte);
+                    rest = tail;
+                }
+            }
+        }
+        let answer = |tokens: &[u32]| {
+            let mut stopping = request(&[1], 60);
+            stopping.stop_strings.clone_from(&stops);
+            let answer = run(&mut Scripted::new(1, tokens), &stopping).expect("runs");
+            (answer.text, answer.finish_reason)
+        };
+        let found = answer(&bytes);
+        prop_assert_eq!(&found, &answer(&merged));
+        let ends = stops.iter().filter_map(|stop| text.find(stop.as_str()).map(|at| at + stop.len()));
+        match ends.min() {
+            // The first stop to end ends the answer; the longest that ends there is cut off.
+            Some(end) => {
+                let cut = stops.iter().filter(|stop| text[..end].ends_with(stop.as_str()));
+                let cut = cut.map(String::len).max().unwrap_or(0);
+                prop_assert_eq!(&found.0, &text[..end - cut]);
+            }
+            None => prop_assert_eq!(&found.0, &text),
+        }
+    }
 }

@@ -4,7 +4,7 @@
 //!
 //! `BUTTER_TRAINED_MODELS` names a folder with `qwen3`, `hybrid` and `draft`; `cargo xtask
 //! fetch-model gemma3-270m` fetches Gemma. `IRON_TEST_BACKENDS` names the backends (`cpu` where
-//! it is not set).
+//! it is not set), and `BUTTER_ALL_PROMPTS` asks for every prompt to its end.
 
 mod support;
 
@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use butter::checkpoint::Checkpoint;
 use butter::engine::{DeviceModel, EngineOptions, ProductInputs};
 use butter::generate::{Generator, Request, prompt_logits};
+use butter::perplexity::perplexity;
 use butter::sampler::Sampler;
 use iron_runtime::Backend;
 use serde_json::Value as Json;
@@ -62,6 +63,11 @@ fn agrees(path: &Path, goldens: &Json, prompts: usize, tokens: usize, bound: f32
                 let distance = (logits[token] - expected).abs();
                 assert!(distance < bound, "{token}: {} {expected}", logits[token]);
             }
+            if let Some(expected) = prompt["mean_nll"].as_f64() {
+                let found = perplexity(&mut model, &prompt_ids, 1024).expect("scored");
+                let distance = (found.mean_nll - expected).abs();
+                assert!(distance < 1e-3, "{} {expected}", found.mean_nll);
+            }
             let mut expected = ids(&prompt["greedy"]);
             expected.truncate(tokens);
             let request = Request {
@@ -77,6 +83,14 @@ fn agrees(path: &Path, goldens: &Json, prompts: usize, tokens: usize, bound: f32
     }
 }
 
+/// All prompts where `BUTTER_ALL_PROMPTS` is set.
+fn all_prompts(some: usize) -> usize {
+    match std::env::var_os("BUTTER_ALL_PROMPTS") {
+        Some(_) => usize::MAX,
+        None => some,
+    }
+}
+
 fn trained(name: &str) {
     let folder = std::env::var_os("BUTTER_TRAINED_MODELS").map(PathBuf::from);
     let Some(path) = folder
@@ -87,7 +101,13 @@ fn trained(name: &str) {
             "{name}: set BUTTER_TRAINED_MODELS to the folder that holds it"
         ));
     };
-    agrees(&path, &json(&path.join("goldens.json")), 4, 64, 2e-3);
+    agrees(
+        &path,
+        &json(&path.join("goldens.json")),
+        all_prompts(4),
+        64,
+        2e-3,
+    );
 }
 
 #[test]
@@ -115,12 +135,8 @@ fn gemma3_270m_gives_the_references_tokens() {
     if !path.is_file() {
         return skip("gemma3-270m: run `cargo xtask fetch-model gemma3-270m` first");
     }
-    let all = std::env::var_os("BUTTER_ALL_PROMPTS").is_some();
-    let (prompts, tokens) = if all {
-        (usize::MAX, usize::MAX)
-    } else {
-        (2, 12)
-    };
+    let prompts = all_prompts(2);
+    let tokens = if prompts == 2 { 12 } else { usize::MAX };
     agrees(
         &path,
         &json(&data("gemma3-270m/goldens.json")),

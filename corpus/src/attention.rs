@@ -277,8 +277,10 @@ impl<const HEAD_DIM: u32, const ROWS: u32> Tiles<HEAD_DIM, ROWS> {
 
 /// Attention of many consecutive query rows of one sequence, by tiles with a running softmax
 /// (Dao et al., 2022). Row `r` has position `positions[0] + r` and sees the last `window` keys
-/// up to its own. Queries and outputs are head-major views. `scale` is above 0.
+/// up to its own. Queries and outputs are head-major views. `scale` is above 0. Exponentials are
+/// the target's fast ones.
 #[kernel(
+    approximate,
     grid = [ceil_div(rows, ROWS), heads],
     workgroup = Tiles::<HEAD_DIM, ROWS>::THREADS,
     requires(heads % kv_heads == 0, block_size % ROWS == 0),

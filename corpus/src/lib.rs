@@ -8,6 +8,7 @@ pub mod affine_q8;
 pub mod attention;
 pub mod decode;
 pub mod elementwise;
+pub mod experts;
 pub mod grouped_attention;
 pub mod latent;
 pub mod layout;

@@ -96,6 +96,47 @@ pub fn linear<T: Float, const TILE: u32>(
     }
 }
 
+/// Columns of a tile of [`linear_skinny`]: so few that 4,096 columns are tiles for nearly every
+/// multiprocessor of an H200.
+const SKINNY_COLUMNS: u32 = 32;
+
+/// Steps of a product of tiles of [`linear_skinny`].
+struct SkinnySteps<const ROWS: u32>;
+
+impl<const ROWS: u32> SkinnySteps<ROWS> {
+    const DEPTH: u32 = if ROWS <= 32 { 256 } else { 128 };
+}
+
+/// Product for 2 to 64 rows, in about the time of reading the weights once:
+/// `y[r, n] = sum_k x[r, k] * w[n, k]`. `ROWS` is best the least that holds all rows; more rows
+/// take several turns. Every `ROWS` sums in the same order (ascending `k`, in the steps of the
+/// target's matrix unit), so a row's result does not depend on how many share the launch.
+#[kernel(
+    grid = [min(ceil_div(cols, SKINNY_COLUMNS), 132), ceil_div(rows, ROWS)],
+    workgroup = 128,
+    instances(T = [f16, bf16], ROWS = [8, 16, 32, 64])
+)]
+pub fn linear_skinny<T: Float, const ROWS: u32>(
+    x: &Tensor<T, (rows, inner)>,
+    w: &Tensor<T, (cols, inner)>,
+    y: &mut Tensor<T, (rows, cols)>,
+) {
+    let first_row = group_id(1) * ROWS;
+    let mut x_tile = shared_tile::<T>(ROWS, SkinnySteps::<ROWS>::DEPTH);
+    let mut w_tile = shared_tile::<T>(SKINNY_COLUMNS, SkinnySteps::<ROWS>::DEPTH);
+    let mut sum = reg_tile::<f32>(ROWS, SKINNY_COLUMNS, 0.0);
+    let tiles = cols.div_ceil(SKINNY_COLUMNS);
+    for tile in (group_id(0)..tiles).step_by(group_count(0) as usize) {
+        sum.fill(0.0);
+        for k in (0..inner).step_by(SkinnySteps::<ROWS>::DEPTH as usize) {
+            x_tile.load(x, [first_row, k]);
+            w_tile.load(w, [tile * SKINNY_COLUMNS, k]);
+            matmul_nt(&mut sum, &x_tile, &w_tile);
+        }
+        sum.store(y, [first_row, tile * SKINNY_COLUMNS]);
+    }
+}
+
 /// Product of two row-major matrices by tiles: `y[r, n] = sum_k a[r, k] * b[k, n]`.
 #[kernel(
     grid = [ceil_div(cols, 64), ceil_div(rows, 64)],
@@ -161,6 +202,26 @@ const SHAPES: [(u64, u64, u64); 5] = [
 #[test_kernel(linear)]
 fn linear_matches_f64(t: &mut Cases) {
     for (rows, cols, inner) in SHAPES {
+        t.case(format!("{rows}x{cols}x{inner}"))
+            .input("x", [rows, inner], normal(0.0, 1.0))
+            .input("w", [cols, inner], normal(0.0, 0.1))
+            .output("y", [rows, cols])
+            .bound(Bound::relative(1e-5).absolute(1e-5))
+            .expect(move |inputs, out| {
+                out.set("y", product(&inputs["x"], &inputs["w"], inner as usize));
+            });
+    }
+}
+
+#[test_kernel(linear_skinny)]
+fn linear_skinny_matches_f64(t: &mut Cases) {
+    for (rows, cols, inner) in [
+        (0, 5, 16),
+        (1, 1, 1),
+        (7, 70, 264),
+        (16, 64, 128),
+        (65, 33, 100),
+    ] {
         t.case(format!("{rows}x{cols}x{inner}"))
             .input("x", [rows, inner], normal(0.0, 1.0))
             .input("w", [cols, inner], normal(0.0, 0.1))

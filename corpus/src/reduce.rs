@@ -2,6 +2,8 @@
 //!
 //! Sums accumulate in f32, each thread in ascending order, threads by the adjacent-pair tree.
 
+use std::f32::consts::LOG2_E;
+
 use iron_ir::prelude::*;
 use iron_ir::testing::{Benches, Bound, Cases, ints, normal, values};
 
@@ -184,6 +186,72 @@ pub fn softmax<T: Float>(x: &Tensor<T, (rows, cols)>, y: &mut Tensor<T, (rows, c
     }
     for i in (kept_columns + local_index()..cols).step_by(256) {
         y[[row, i]] = T::from_f32((x[[row, i]].to_f32() - shift).exp() * factor);
+    }
+}
+
+/// Threads of [`softmax_eights`], and eights that each keeps: rows up to 8,192 columns are read
+/// once.
+const EIGHTS_THREADS: u32 = 512;
+const KEPT_EIGHTS: u32 = 2;
+
+/// As [`softmax`], for rows of whole eights, which are read and written eight elements at a time.
+/// Exponentials are to base 2 of the elements times `log2(e)`.
+#[kernel(
+    grid = [rows],
+    workgroup = EIGHTS_THREADS,
+    requires(cols % 8 == 0),
+    instances(T = [f32, f16, bf16])
+)]
+pub fn softmax_eights<T: Float>(x: &Tensor<T, (rows, cols)>, y: &mut Tensor<T, (rows, cols)>) {
+    let row = group_id(0);
+    let eights = cols / 8;
+    if eights == 0 {
+        return;
+    }
+    let kept_eights = eights.min(EIGHTS_THREADS * KEPT_EIGHTS);
+    let mut kept = private::<f32>(8 * KEPT_EIGHTS);
+    // A NaN is no largest, but its exponential and with it the sum are NaN.
+    let mut largest = splat8(f32::NEG_INFINITY);
+    for j in unroll(0..KEPT_EIGHTS) {
+        let i = j * EIGHTS_THREADS + local_index();
+        // Past the end the last eight again, which does not change the largest.
+        let value = x.load8([row, i.min(eights - 1)]).to_f32();
+        kept.store8(j, value);
+        largest = largest.max(value);
+    }
+    for i in (kept_eights + local_index()..eights).step_by(EIGHTS_THREADS as usize) {
+        largest = largest.max(x.load8([row, i]).to_f32());
+    }
+    let most = workgroup_max(largest.max_lane());
+    let shift = select(most == f32::NEG_INFINITY, 0.0, -(most * LOG2_E));
+    let (scale, shift) = (splat8(LOG2_E), splat8(shift));
+    let mut sum = 0.0f32;
+    for j in unroll(0..KEPT_EIGHTS) {
+        if j * EIGHTS_THREADS + local_index() < kept_eights {
+            let value = kept.load8(j).mul_add(scale, shift).exp2();
+            kept.store8(j, value);
+            sum += value.sum();
+        }
+    }
+    for i in (kept_eights + local_index()..eights).step_by(EIGHTS_THREADS as usize) {
+        sum += x
+            .load8([row, i])
+            .to_f32()
+            .mul_add(scale, shift)
+            .exp2()
+            .sum();
+    }
+    let sum = workgroup_sum(sum);
+    let factor = splat8(select(sum == 0.0, 0.0, 1.0 / sum));
+    for j in unroll(0..KEPT_EIGHTS) {
+        let i = j * EIGHTS_THREADS + local_index();
+        if i < kept_eights {
+            y.store8([row, i], (kept.load8(j) * factor).to::<T>());
+        }
+    }
+    for i in (kept_eights + local_index()..eights).step_by(EIGHTS_THREADS as usize) {
+        let value = x.load8([row, i]).to_f32().mul_add(scale, shift).exp2();
+        y.store8([row, i], (value * factor).to::<T>());
     }
 }
 
@@ -371,7 +439,7 @@ fn sum_of_chunks(b: &mut Benches) {
         .bytes(16_384 * 4);
 }
 
-#[bench_kernel(softmax)]
+#[bench_kernel(softmax_eights)]
 fn softmax_rows(b: &mut Benches) {
     let bytes = u64::from(b.scalar("T").bytes());
     let (rows, cols) = (4096, 8192);
@@ -424,7 +492,16 @@ fn softmax_row(x: &[f64]) -> Vec<f64> {
 
 #[test_kernel(softmax)]
 fn softmax_matches_f64(t: &mut Cases) {
-    for (rows, cols) in [(0, 5), (1, 1), (3, 255), (2, 257), (2, 4096)] {
+    softmax_cases(t, &[(0, 5), (1, 1), (3, 255), (2, 257), (2, 4096)]);
+}
+
+#[test_kernel(softmax_eights)]
+fn softmax_eights_matches_f64(t: &mut Cases) {
+    softmax_cases(t, &[(0, 8), (1, 8), (3, 256), (2, 2056), (2, 8200)]);
+}
+
+fn softmax_cases(t: &mut Cases, shapes: &[(u64, u64)]) {
+    for &(rows, cols) in shapes {
         t.case(format!("{rows}x{cols}"))
             .input("x", [rows, cols], normal(0.0, 4.0))
             .output("y", [rows, cols])
@@ -439,6 +516,22 @@ fn softmax_matches_f64(t: &mut Cases) {
                 );
             });
     }
+}
+
+#[test_kernel(softmax_eights)]
+fn softmax_eights_of_special_rows(t: &mut Cases) {
+    let (inf, nan) = (f64::INFINITY, f64::NAN);
+    let mut x = vec![-inf; 8];
+    x.extend([0.0, -inf, 1.0, nan, 0.0, 1.0, 0.0, 1.0]);
+    x.extend([0.0, -inf, 1.0, inf, 0.0, 1.0, 0.0, 1.0]);
+    x.extend([0.0, -inf, 1.0, 2.0, 0.0, 1.0, 0.0, 1.0]);
+    t.case("special rows".to_string())
+        .input("x", [4, 8], values(x))
+        .output("y", [4, 8])
+        .bound(Bound::relative(1e-5))
+        .expect(|inputs, out| {
+            out.set("y", inputs["x"].chunks(8).flat_map(softmax_row).collect());
+        });
 }
 
 // K13: a masked row is zeros, NaN and +infinity stay visible.

@@ -38,11 +38,11 @@
 //! | `exp2` | 2 |
 //! | `log` | 1.5 |
 //! | `log2` | 1.5 |
-//! | `sin` | 2.5 |
-//! | `cos` | 2.5 |
+//! | `sin` | 3 |
+//! | `cos` | 3 |
 //! | `tanh` | 2.5 |
 //! | `erf` | 2 |
-//! | `pow` | 9 |
+//! | `pow` | 16 |
 //!
 //! **Collectives** combine the values of the threads that are there by the tree of
 //! [`op::ReduceOp`], in the order of the thread's linear index; an element without a partner stays

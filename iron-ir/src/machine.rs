@@ -58,8 +58,14 @@ crate::op::operators! {
         /// columns, first word of a for this step, words from a thread's row to its next, b is
         /// stored `k`-major (1) or row-major (0), elements between panels of b.
         ProductHeld = "product_held",
-        /// Ends the run and waits for its products.
+        /// Ends the run and waits for its products, and those of runs that were left.
         ProductEnd = "product_end",
+        /// Ends the run and leaves its products going on.
+        ProductLeave = "product_leave",
+        /// Waits for this warpgroup's turn, of two that take turns. Operands: its index.
+        TurnWait = "turn_wait",
+        /// Gives a warpgroup its turn, of two that take turns. Operands: its index.
+        TurnGive = "turn_give",
         /// Raises (second number 1) or lowers (0) the registers of this warpgroup's threads.
         /// Numbers: registers, direction.
         Registers = "registers",
@@ -92,11 +98,13 @@ impl MachineOp {
             MachineOp::Product => (3, 2, 5),
             MachineOp::ProductHeld => (3, 1, 6),
             MachineOp::Registers => (0, 0, 2),
+            MachineOp::TurnWait | MachineOp::TurnGive => (0, 1, 0),
             MachineOp::SignalFence
             | MachineOp::IsAligned
             | MachineOp::SharedFence
             | MachineOp::ProductBegin
-            | MachineOp::ProductEnd => (0, 0, 0),
+            | MachineOp::ProductEnd
+            | MachineOp::ProductLeave => (0, 0, 0),
         };
         Signature {
             result: match self {
@@ -204,6 +212,9 @@ pub(crate) fn fault(kernel: &Kernel, stmt: &MachineStmt) -> Option<String> {
         | MachineOp::SharedFence
         | MachineOp::ProductBegin
         | MachineOp::ProductEnd
+        | MachineOp::ProductLeave
+        | MachineOp::TurnWait
+        | MachineOp::TurnGive
         | MachineOp::Registers => true,
     };
     (!fits).then(|| format!("an array of `{name}` has the wrong space or type"))

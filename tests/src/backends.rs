@@ -96,23 +96,31 @@ fn chosen(fits: &dyn Fn(Backend) -> bool) -> Vec<Target> {
     targets
 }
 
-/// Finds out by running a product whether subnormals survive, on backends that may drop them.
+/// Finds out by running a product, a comparison and a root whether subnormals survive, on backends
+/// that may drop them: a driver may keep them in some operations alone.
 fn probe(device: Arc<dyn Device>) -> Target {
     let mut target = Target {
         device,
         flushes_subnormals: false,
     };
     if matches!(target.device.backend(), Backend::Vulkan | Backend::Metal) {
-        let tiny = Row {
-            operation: Operation::named("mul").unwrap_or_else(|| unreachable!("`mul` is a name")),
-            from: Scalar::F32,
-            to: Scalar::F32,
-            operands: vec![0x0040_0000, 0x3f00_0000],
-            expected: Expected::Bits(vec![0x0020_0000]),
-            source: "probe".into(),
-        };
-        let found = run_batch(&target, &[&tiny], Form::Loaded);
-        target.flushes_subnormals = matches!(found, Ok(bits) if bits == [[0]]);
+        let probes = [
+            ("mul", Scalar::F32, vec![0x0040_0000, 0x3f00_0000], 0),
+            ("eq", Scalar::Bool, vec![0x0040_0000, 0], 1),
+            ("sqrt", Scalar::F32, vec![0x0040_0000], 0),
+        ];
+        target.flushes_subnormals = probes.into_iter().any(|(name, to, operands, flushed)| {
+            let tiny = Row {
+                operation: Operation::named(name).unwrap_or_else(|| unreachable!("an operation")),
+                from: Scalar::F32,
+                to,
+                operands,
+                expected: Expected::Bits(Vec::new()),
+                source: "probe".into(),
+            };
+            let found = run_batch(&target, &[&tiny], Form::Loaded);
+            matches!(found, Ok(bits) if bits == [[flushed]])
+        });
     }
     target
 }

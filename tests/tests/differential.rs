@@ -2,7 +2,8 @@
 //!
 //! `IRON_FUZZ_KERNELS` and `IRON_FUZZ_SEED` make a longer or another run; the default is the
 //! same in every run. A difference is shrunk and printed as a kernel in the textual IR, which
-//! becomes a file of `cases/` once it is mended.
+//! becomes a file of `cases/` once it is mended. `IRON_FUZZ_AS_IS=1` ends at the first one and
+//! leaves it as large as it is.
 
 use std::time::Instant;
 
@@ -77,6 +78,10 @@ fn random_kernels_have_one_answer() {
         let kind = kind_of(&what);
         if faults.iter().any(|(_, known, _)| *known == kind) {
             continue;
+        }
+        if std::env::var_os("IRON_FUZZ_AS_IS").is_some() {
+            faults.push((format!("kernel {index}: {what}"), kind, text));
+            break;
         }
         let (text, what) = shrink(&mut tree, &targets, depth(index), text, what);
         println!("made smaller: {what}\n{text}");

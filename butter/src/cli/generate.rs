@@ -4,11 +4,13 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
+use serde_json::json;
 
 use super::{CommandError, ModelArguments, check_answer, read_file, stream_to};
 use crate::chat::parse_messages;
 use crate::checkpoint::Checkpoint;
 use crate::generate::{Generator, Request};
+use crate::speculate::{DraftModel, NGram, answer};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
 #[derive(Args, Debug)]
@@ -24,6 +26,23 @@ pub(super) struct GenerateArguments {
     /// Text that ends the answer; may be given several times.
     #[arg(long = "stop", value_name = "TEXT")]
     stop_strings: Vec<String>,
+    #[command(flatten)]
+    speculation: SpeculationArguments,
+}
+
+/// Who proposes tokens that the model then verifies in one step. The answer keeps its
+/// distribution; a greedy one keeps its tokens.
+#[derive(Args, Debug)]
+struct SpeculationArguments {
+    /// A smaller model with the same vocabulary proposes.
+    #[arg(long, value_name = "MODEL", conflicts_with = "ngram")]
+    draft: Option<PathBuf>,
+    /// The text so far proposes what followed its last tokens before.
+    #[arg(long)]
+    ngram: bool,
+    /// Rows of a verification, 2 to 10: the proposals and one.
+    #[arg(long, default_value_t = 5)]
+    verify_rows: usize,
 }
 
 #[derive(Args, Debug)]
@@ -60,20 +79,56 @@ pub(super) fn run(arguments: &GenerateArguments) -> Result<(), CommandError> {
 
     let mut out = std::io::stdout().lock();
     let mut failed = None;
-    let answer = Generator::new(model.as_mut()).run(
-        &request,
-        checkpoint.tokenizer.as_ref(),
-        &mut |text| {
-            if !arguments.json {
-                stream_to(&mut out, &mut failed, text);
-            }
-        },
-    )?;
+    let tokenizer = checkpoint.tokenizer.as_ref();
+    let on_text = &mut |text: &str| {
+        if !arguments.json {
+            stream_to(&mut out, &mut failed, text);
+        }
+    };
+    let speculation = &arguments.speculation;
+    let (answer, found) = if let Some(path) = &speculation.draft {
+        let mut draft = arguments.model.run.open(&Checkpoint::open(path)?)?;
+        let mut draft = DraftModel::new(draft.as_mut());
+        let rows = speculation.verify_rows;
+        let found = answer(
+            model.as_mut(),
+            &mut draft,
+            &request,
+            rows,
+            tokenizer,
+            on_text,
+        );
+        found.map(|(answer, found)| (answer, Some(found)))?
+    } else if speculation.ngram {
+        let mut ngram = NGram::default();
+        let rows = speculation.verify_rows;
+        let found = answer(
+            model.as_mut(),
+            &mut ngram,
+            &request,
+            rows,
+            tokenizer,
+            on_text,
+        );
+        found.map(|(answer, found)| (answer, Some(found)))?
+    } else {
+        let answer = Generator::new(model.as_mut()).run(&request, tokenizer, on_text)?;
+        (answer, None)
+    };
     if let Some(error) = failed {
         return Err(error.into());
     }
     if arguments.json {
-        let line = serde_json::to_string(&answer).map_err(std::io::Error::other)?;
+        let mut line = serde_json::to_value(&answer).map_err(std::io::Error::other)?;
+        if let Some(found) = &found {
+            let (proposed, accepted) = found.counts();
+            line["speculation"] = json!({
+                "verify_rows": speculation.verify_rows,
+                "verifications": found.verifications.len(),
+                "proposed": proposed,
+                "accepted": accepted,
+            });
+        }
         writeln!(out, "{line}")?;
     } else if checkpoint.tokenizer.is_none() {
         let ids: Vec<String> = answer.token_ids.iter().map(u32::to_string).collect();
@@ -83,6 +138,17 @@ pub(super) fn run(arguments: &GenerateArguments) -> Result<(), CommandError> {
     }
     out.flush()?;
     arguments.model.report(&answer.stats);
+    if let Some(found) = found.filter(|_| arguments.model.stats) {
+        let (proposed, accepted) = found.counts();
+        let verifications = found.verifications.len();
+        let share = 100.0 * accepted as f64 / proposed.max(1) as f64;
+        let rate = found.token_ids.len() as f64 / verifications.max(1) as f64;
+        let _ = writeln!(
+            std::io::stderr(),
+            "speculation: {accepted} of {proposed} proposals accepted ({share:.1}%), \
+             {verifications} verifications, {rate:.2} tokens each"
+        );
+    }
     check_answer(&answer)
 }
 

@@ -1,15 +1,19 @@
-//! The command line: `butter generate`, `butter chat`, `butter inspect`, `butter logits`,
-//! `butter bench`.
+//! The command line: `butter generate`, `butter chat`, `butter serve`, `butter inspect`,
+//! `butter logits`, `butter perplexity`, `butter bench`, `butter bench-serve`, `butter doctor`.
 //!
 //! Answers go to standard output, everything else to standard error. Exit codes:
 //! 0 for success, 1 for an error (one line on standard error), 2 for a wrong
 //! command line.
 
 mod bench;
+mod bench_serve;
 mod chat;
+mod doctor;
 mod generate;
 mod inspect;
 mod logits;
+mod perplexity;
+mod serve;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -39,12 +43,20 @@ enum Command {
     Generate(generate::GenerateArguments),
     /// Talk with a model, turn by turn.
     Chat(chat::ChatArguments),
+    /// Answer many clients over HTTP, as OpenAI's API does.
+    Serve(Box<serve::ServeArguments>),
+    /// Put load on a server and time its answers.
+    BenchServe(bench_serve::BenchServeArguments),
+    /// Check this machine's devices, and a model on one of them.
+    Doctor(doctor::DoctorArguments),
     /// Show a checkpoint's config and tensors.
     Inspect(inspect::InspectArguments),
     /// Print the logits that follow a prompt.
     Logits(logits::LogitsArguments),
     /// Measure prefill and decoding, of a model or of random weights of a named shape.
     Bench(bench::BenchArguments),
+    /// Score a text: mean negative log-likelihood and perplexity.
+    Perplexity(perplexity::PerplexityArguments),
 }
 
 /// Which model runs where.
@@ -294,9 +306,13 @@ pub fn main() -> ExitCode {
     let result = match &command_line.command {
         Command::Generate(arguments) => generate::run(arguments),
         Command::Chat(arguments) => chat::run(arguments),
+        Command::Serve(arguments) => serve::run(arguments),
+        Command::BenchServe(arguments) => bench_serve::run(arguments),
+        Command::Doctor(arguments) => doctor::run(arguments),
         Command::Inspect(arguments) => inspect::run(arguments),
         Command::Logits(arguments) => logits::run(arguments),
         Command::Bench(arguments) => bench::run(arguments),
+        Command::Perplexity(arguments) => perplexity::run(arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -11,6 +11,7 @@ use super::{
     rope_keys,
 };
 use crate::families;
+use crate::json::unique_object;
 use crate::quote::quoted;
 
 /// Keys that change nothing that the graph computes, whatever the family.
@@ -48,7 +49,7 @@ impl ModelConfig {
     pub fn from_config_json(path: &Path) -> Result<Self, ConfigError> {
         std::fs::read(path)
             .map_err(ConfigFault::Io)
-            .and_then(|bytes| serde_json::from_slice(&bytes).map_err(ConfigFault::Json))
+            .and_then(|bytes| unique_object(&bytes).map_err(ConfigFault::Json))
             .and_then(|object| Self::from_json(&object))
             .map_err(|fault| ConfigError {
                 path: path.to_owned(),

@@ -271,7 +271,21 @@ fn llama3(keys: &Keys<'_>) -> Result<RopeScaling, ConfigFault> {
         factor: positive(keys, "factor")?,
         low_freq_factor,
         high_freq_factor,
-        original_context: keys.required_size("original_max_position_embeddings")?,
+        original_context: original_context(keys)?,
+    })
+}
+
+/// The context before its extension, where it is there to be read.
+fn original_context(keys: &Keys<'_>) -> Result<usize, ConfigFault> {
+    const KEY: &str = "original_max_position_embeddings";
+    let size = keys.required_size(KEY)?;
+    if (2..1 << 31).contains(&size) {
+        return Ok(size);
+    }
+    Err(ConfigFault::Invalid {
+        key: keys.name(KEY),
+        found: size.to_string(),
+        rule: "it must lie in 2..2^31".to_owned(),
     })
 }
 
@@ -279,7 +293,7 @@ fn llama3(keys: &Keys<'_>) -> Result<RopeScaling, ConfigFault> {
 fn extension(keys: &Keys<'_>, defaults: RopeDefaults) -> Result<(usize, f64), ConfigFault> {
     let original = keys.size("original_max_position_embeddings")?;
     let original_context = original.unwrap_or(defaults.context_length);
-    if original_context < 2 {
+    if !(2..1 << 31).contains(&original_context) {
         return Err(ConfigFault::Invalid {
             key: keys.name("original_max_position_embeddings"),
             found: original_context.to_string(),

@@ -10,7 +10,7 @@ use super::latent::upload_frequencies;
 use super::matrix::{Family, Matrix, failed, upload_vector};
 use super::plan::{Activation, Planner};
 use super::state::{BLOCK_SIZE, CacheShape};
-use super::step::StepContext;
+use super::step::{HeldState, StepContext};
 use crate::config::Attention;
 use crate::model::ModelError;
 use crate::rope::{Rope, RopeLayout};
@@ -405,6 +405,15 @@ impl AttentionBlock {
             self.window().into(),
         ];
         planner.launch(Family::Attention, "attention_combine", "", operands);
+    }
+
+    /// The cache; none where it is another layer's.
+    pub fn held_state(&self) -> Option<HeldState<'_>> {
+        let own = self.config.shares_cache_of.is_none();
+        own.then_some(HeldState::Cache {
+            tensors: [&self.keys, &self.values],
+            windowed: self.config.window.is_some(),
+        })
     }
 
     /// Bytes of the cache; none where it is another layer's.

@@ -9,7 +9,7 @@ use iron_runtime::{Device, Tensor};
 use super::matrix::{Family, Matrix, failed, upload_dense, upload_vector};
 use super::plan::{Activation, Planner};
 use super::state::{BLOCK_SIZE, CacheShape};
-use super::step::StepContext;
+use super::step::{HeldState, StepContext};
 use crate::config::LatentAttention;
 use crate::gguf::DequantiseError;
 use crate::model::ModelError;
@@ -169,6 +169,14 @@ impl LatentBlock {
         let value = planner.expert_products(&self.value, &attended, (&ids).into(), [rows, heads]);
         let value = value.reshape(&[rows, heads * config.value_dim as u64]);
         Ok(planner.projected(&self.output, &value))
+    }
+
+    /// The cache.
+    pub fn held_state(&self) -> HeldState<'_> {
+        HeldState::Cache {
+            tensors: [&self.latents, &self.keys],
+            windowed: false,
+        }
     }
 
     /// Bytes of the cache.

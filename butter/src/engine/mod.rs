@@ -22,7 +22,8 @@ mod state;
 mod step;
 
 pub use burst::KindTime;
-pub use model::{DeviceModel, EngineOptions, Prepared};
+
+pub use model::{DeviceModel, EngineOptions, Prepared, StateUsage};
 pub use pack::{AffinePlanes, BLOCK, PackedFormat, Planes, pack, pack_affine};
 pub use plan::ProductInputs;
 pub use route::Route;

@@ -1,5 +1,9 @@
 //! A model on a device: [`DeviceModel`] implements [`Model`].
 
+mod poison;
+
+pub use poison::StateUsage;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -16,7 +20,7 @@ use super::state::{BLOCK_SIZE, BlockTables, CacheShape};
 use super::step::{Graph, Segments, StepContext, StepKey};
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
-use crate::model::{Model, ModelError, RowOutput, RowResult, SequenceId, StepRow};
+use crate::model::{Model, ModelCapacity, ModelError, RowOutput, RowResult, SequenceId, StepRow};
 use crate::weights::ModelWeights;
 
 /// Rows of a step whose inputs go up in a small buffer: what decodes.
@@ -53,6 +57,7 @@ pub struct DeviceModel {
     options: EngineOptions,
     graph: Graph,
     forgetting: Forgetting,
+    cache: CacheShape,
     zero_slot: u32,
     tables: BlockTables,
     /// For steps of few rows, and for all.
@@ -97,6 +102,7 @@ impl DeviceModel {
                 recurrent: config.is_recurrent(),
             },
             zero_slot: cache.zero_slot(),
+            cache,
             config,
             options,
             graph,
@@ -405,6 +411,31 @@ impl Model for DeviceModel {
     ) -> Result<usize, ModelError> {
         let layers = self.forgetting;
         Ok(self.pages.get_mut(sequence)?.truncate(length, layers))
+    }
+
+    fn reusable_length(&self, sequence: SequenceId, length: usize) -> usize {
+        let held = self.pages.get(sequence);
+        held.map_or(0, |held| held.clone().truncate(length, self.forgetting))
+    }
+
+    fn resize_sequence(&mut self, sequence: SequenceId, capacity: usize) -> Result<(), ModelError> {
+        let before = self.pages.get(sequence)?.capacity;
+        self.pages.resize(sequence, capacity)?;
+        let resized = self.pages.get(sequence)?;
+        let written = self.tables.assign(resized.slot, &resized.blocks);
+        if written.is_err() {
+            self.pages.resize(sequence, before)?;
+        }
+        written
+    }
+
+    fn capacity(&self) -> ModelCapacity {
+        ModelCapacity {
+            sequences: self.options.max_sequences,
+            positions: self.pages.positions(),
+            block: BLOCK_SIZE,
+            recurrent: self.forgetting.recurrent,
+        }
     }
 
     fn close_sequence(&mut self, sequence: SequenceId) {

@@ -1,7 +1,9 @@
 //! Sequences and the pages of the key-value cache that they hold.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
+use super::model::StateUsage;
 use crate::model::{ModelError, SequenceId};
 
 /// Which blocks of the cache each open sequence holds. All blocks of a sequence are reserved
@@ -10,6 +12,7 @@ use crate::model::{ModelError, SequenceId};
 pub struct PageTable {
     block_size: usize,
     max_blocks: usize,
+    blocks: usize,
     free_blocks: Vec<u32>,
     free_slots: Vec<u32>,
     sequences: BTreeMap<SequenceId, Sequence>,
@@ -17,7 +20,7 @@ pub struct PageTable {
 }
 
 /// An open sequence.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Sequence {
     /// Row of the block table.
     pub slot: u32,
@@ -50,6 +53,18 @@ impl Sequence {
         let committed = 2 * self.slot + self.version;
         let from = if self.length == 0 { zero } else { committed };
         (from, 2 * self.slot + (1 - self.version))
+    }
+
+    /// The slots whose state a step, or one after a truncation, may read.
+    pub fn kept_slots(&self) -> impl Iterator<Item = u32> {
+        let committed = (self.length > 0).then_some(2 * self.slot + self.version);
+        let previous = self.previous.map(|_| 2 * self.slot + (1 - self.version));
+        committed.into_iter().chain(previous)
+    }
+
+    /// The positions that a ring of `ring` positions still holds.
+    pub fn kept_of_ring(&self, ring: usize) -> Range<usize> {
+        self.written.saturating_sub(ring)..self.length
     }
 
     /// A step up to `length` starts: what it overwrites is no longer there.
@@ -101,6 +116,7 @@ impl PageTable {
         PageTable {
             block_size,
             max_blocks,
+            blocks,
             free_blocks: (0..blocks as u32).rev().collect(),
             free_slots: (0..slots as u32).rev().collect(),
             sequences: BTreeMap::new(),
@@ -124,6 +140,10 @@ impl PageTable {
             )));
         };
         let blocks = self.free_blocks.split_off(self.free_blocks.len() - needed);
+        // Ids come round; one that is open is not given again.
+        while self.sequences.contains_key(&SequenceId(self.next_id)) {
+            self.next_id = self.next_id.wrapping_add(1);
+        }
         let id = SequenceId(self.next_id);
         self.next_id = self.next_id.wrapping_add(1);
         self.sequences.insert(
@@ -141,12 +161,64 @@ impl PageTable {
         Ok(id)
     }
 
+    /// Positions of all blocks.
+    pub fn positions(&self) -> usize {
+        self.blocks * self.block_size
+    }
+
+    /// Reserves blocks for a sequence up to `capacity`, or frees those past it. What the sequence
+    /// holds stays; on an error nothing has changed.
+    pub fn resize(&mut self, id: SequenceId, capacity: usize) -> Result<(), ModelError> {
+        let needed = capacity.div_ceil(self.block_size);
+        let sequence = self
+            .sequences
+            .get_mut(&id)
+            .ok_or(ModelError::UnknownSequence(id))?;
+        let held = sequence.blocks.len();
+        if capacity < sequence.length {
+            return Err(ModelError::Capacity {
+                sequence: id,
+                needed: sequence.length,
+                capacity,
+            });
+        }
+        if needed > self.max_blocks || needed.saturating_sub(held) > self.free_blocks.len() {
+            let positions = (held + self.free_blocks.len()).min(self.max_blocks) * self.block_size;
+            return Err(ModelError::Device(format!(
+                "{id} cannot grow to {capacity} positions: the cache has room for {positions}"
+            )));
+        }
+        if needed >= held {
+            let from = self.free_blocks.len() - (needed - held);
+            sequence.blocks.extend(self.free_blocks.split_off(from));
+        } else {
+            self.free_blocks.extend(sequence.blocks.split_off(needed));
+        }
+        sequence.capacity = capacity;
+        Ok(())
+    }
+
     /// Closes a sequence and frees its blocks; gives its slot back. `None` if it is not open.
     pub fn close(&mut self, id: SequenceId) -> Option<u32> {
         let sequence = self.sequences.remove(&id)?;
         self.free_blocks.extend(sequence.blocks);
         self.free_slots.push(sequence.slot);
         Some(sequence.slot)
+    }
+
+    /// How much is taken.
+    pub fn usage(&self) -> StateUsage {
+        StateUsage {
+            sequences: self.sequences.len(),
+            free_sequences: self.free_slots.len(),
+            blocks: self.sequences.values().map(|s| s.blocks.len()).sum(),
+            free_blocks: self.free_blocks.len(),
+        }
+    }
+
+    /// All open sequences.
+    pub fn open_sequences(&self) -> impl Iterator<Item = &Sequence> {
+        self.sequences.values()
     }
 
     /// An open sequence.
@@ -233,6 +305,17 @@ mod tests {
         assert_ne!(a, c);
         table.close(b);
         table.close(c);
+        let d = table.open(40).unwrap();
+        let kept = table.get(d).unwrap().blocks.clone();
+        assert!(table.resize(d, 8 * 16 + 1).is_err(), "longer than any");
+        table.resize(d, 100).unwrap();
+        assert_eq!(table.get(d).unwrap().blocks[..3], kept[..]);
+        assert_eq!(table.free_blocks.len(), 3);
+        table.get_mut(d).unwrap().commit(20);
+        assert!(table.resize(d, 19).is_err(), "20 positions are held");
+        table.resize(d, 20).unwrap();
+        assert_eq!(table.get(d).unwrap().blocks[..], kept[..2]);
+        table.close(d);
         let mut blocks = table.free_blocks.clone();
         blocks.sort_unstable();
         assert_eq!(blocks, (0..10).collect::<Vec<u32>>());

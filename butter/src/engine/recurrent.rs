@@ -8,7 +8,7 @@ use iron_runtime::{Backend, Device, Tensor};
 use super::matrix::{Family, Matrix, failed, upload_dense, upload_vector};
 use super::plan::{Activation, Planner};
 use super::state::CacheShape;
-use super::step::{Segments, StepContext};
+use super::step::{HeldState, Segments, StepContext};
 use crate::config::{GatedDelta, Mamba2, ShortConvolution};
 use crate::model::ModelError;
 use crate::weights::{
@@ -105,6 +105,10 @@ impl RecurrentState {
             convolution: Convolution::load(device, weights, bias, size, dtype, cache)?,
             states: failed(Tensor::zeros(device, Scalar::F32, &shape))?,
         })
+    }
+
+    fn held(&self) -> [HeldState<'_>; 2] {
+        [&self.states, &self.convolution.history].map(HeldState::Slots)
     }
 
     fn bytes(&self) -> u64 {
@@ -245,6 +249,11 @@ impl GatedDeltaBlock {
         Ok(planner.projected(&self.output, &gated))
     }
 
+    /// The states and the convolution's history.
+    pub fn held_state(&self) -> [HeldState<'_>; 2] {
+        self.state.held()
+    }
+
     /// Bytes of the states and of the convolution's history.
     pub fn state_bytes(&self) -> u64 {
         self.state.bytes()
@@ -368,6 +377,11 @@ impl Mamba2Block {
         Ok(planner.projected(&self.output, &normed))
     }
 
+    /// The states and the convolution's history.
+    pub fn held_state(&self) -> [HeldState<'_>; 2] {
+        self.state.held()
+    }
+
     /// Bytes of the states and of the convolution's history.
     pub fn state_bytes(&self) -> u64 {
         self.state.bytes()
@@ -417,6 +431,11 @@ impl ShortConvolutionBlock {
         let mixed = self.convolution.record(planner, segments, &gated, false);
         let gated = planner.multiplied(&after, &mixed);
         Ok(planner.projected(&self.output, &gated))
+    }
+
+    /// The convolution's history.
+    pub fn held_state(&self) -> HeldState<'_> {
+        HeldState::Slots(&self.convolution.history)
     }
 
     /// Bytes of the convolution's history.

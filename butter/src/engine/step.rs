@@ -98,6 +98,19 @@ enum FeedForwardBlock {
     Absent,
 }
 
+/// What a layer keeps of the sequences.
+pub enum HeldState<'a> {
+    /// Keys and values, `[blocks, heads, positions, head_dim]`.
+    Cache {
+        /// Keys, values.
+        tensors: [&'a Tensor; 2],
+        /// Whether the layer keeps a window only.
+        windowed: bool,
+    },
+    /// One slot of state a row of the first axis.
+    Slots(&'a Tensor),
+}
+
 /// A model's layers on a device, with the state that each keeps.
 pub struct Graph {
     pub(super) config: ModelConfig,
@@ -328,6 +341,26 @@ impl Graph {
             None => y,
         };
         planner.scaled(y, self.config.residual_scale)
+    }
+
+    /// What the layers keep of the sequences.
+    pub fn held_states(&self) -> Vec<HeldState<'_>> {
+        let mut held = Vec::new();
+        for layer in &self.layers {
+            match &layer.mixer {
+                MixerBlock::Attention(attention) => held.extend(attention.held_state()),
+                MixerBlock::GatedDelta(delta) => held.extend(delta.held_state()),
+                MixerBlock::Mamba2(mamba) => held.extend(mamba.held_state()),
+                MixerBlock::Latent(latent) => held.push(latent.held_state()),
+                MixerBlock::ShortConvolution(conv) => held.push(conv.held_state()),
+                MixerBlock::Parallel(both) => {
+                    held.extend(both.0.held_state());
+                    held.extend(both.1.held_state());
+                }
+                MixerBlock::Absent => {}
+            }
+        }
+        held
     }
 
     /// Bytes that the layers' caches take, and their states.

@@ -40,8 +40,17 @@ fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
         }
     };
     let bias = keys.bool("attention_bias")?.unwrap_or(false);
-    let multiplier =
-        |key: &str| -> Result<f32, ConfigFault> { Ok(keys.float(key)?.unwrap_or(1.0) as f32) };
+    let multiplier = |key: &str| -> Result<f32, ConfigFault> {
+        let value = keys.float(key)?.unwrap_or(1.0) as f32;
+        if value > 0.0 && value.is_finite() {
+            return Ok(value);
+        }
+        Err(ConfigFault::Invalid {
+            key: keys.name(key),
+            found: value.to_string(),
+            rule: "it must be positive".to_owned(),
+        })
+    };
     let attention = Mixer::Attention(Attention {
         scale: multiplier("attention_multiplier")?,
         bias,

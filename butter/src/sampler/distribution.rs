@@ -51,6 +51,11 @@ impl Distribution {
         Self::of(candidates.iter().map(|c| (c.token, c.weight)))
     }
 
+    /// One token.
+    pub fn certain(token: u32) -> Self {
+        Self::of([(token, 1.0)].into_iter())
+    }
+
     /// Of weights in the order of the tokens' ids.
     fn of(weights: impl Iterator<Item = (u32, f64)>) -> Self {
         let weights: Vec<(u32, f64)> = weights.filter(|(_, weight)| *weight > 0.0).collect();

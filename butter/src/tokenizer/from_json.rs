@@ -4,6 +4,7 @@ use serde_json::{Map, Value as Json};
 use tokenizers::Tokenizer as Inner;
 
 use super::{ByteDecoding, Parts, TokenizerFault};
+use crate::json::unique_object;
 use crate::quote::quoted;
 
 /// Checks what the library would panic on, then lets it read the file.
@@ -12,7 +13,7 @@ pub(super) fn parts(
     bos: Option<&str>,
     eos: Option<&str>,
 ) -> Result<Parts, TokenizerFault> {
-    let json: Map<String, Json> = serde_json::from_slice(bytes).map_err(TokenizerFault::Json)?;
+    let json = unique_object(bytes).map_err(TokenizerFault::Json)?;
     let model = json.get("model").and_then(Json::as_object);
     let model = model.ok_or(TokenizerFault::Missing { key: "model" })?;
     match model.get("type").and_then(Json::as_str) {

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 use tokenizers::{AddedToken, Tokenizer as Inner};
 
-pub use stream::{StreamDecoder, Utf8Buffer};
+pub use stream::{StreamDecoder, StreamState, Utf8Buffer};
 
 use crate::chat::{ControlTexts, RenderedChat};
 use crate::gguf::GgufFile;
@@ -386,8 +386,16 @@ impl Tokenizer {
         text
     }
 
+    /// Whether an id is a control token, which gives no text.
+    pub fn is_control(&self, id: u32) -> bool {
+        let added = self.parsing.get_added_vocabulary();
+        self.parsing
+            .id_to_token(id)
+            .is_some_and(|token| added.is_special_token(&token))
+    }
+
     /// The bytes that an id stands for; none for control tokens and unknown ids.
-    fn token_bytes(&self, id: u32) -> Vec<u8> {
+    pub fn token_bytes(&self, id: u32) -> Vec<u8> {
         let Some(token) = self.parsing.id_to_token(id) else {
             return Vec::new();
         };

@@ -10,22 +10,48 @@ use super::{ByteDecoding, Tokenizer};
 #[derive(Clone, Debug)]
 pub struct StreamDecoder<'a> {
     tokenizer: &'a Tokenizer,
-    buffer: Utf8Buffer,
-    at_start: bool,
+    state: StreamState,
 }
 
 impl<'a> StreamDecoder<'a> {
     pub(super) fn new(tokenizer: &'a Tokenizer) -> Self {
         Self {
             tokenizer,
-            buffer: Utf8Buffer::default(),
-            at_start: true,
+            state: StreamState::default(),
         }
     }
 
     /// Takes the next id and returns the text that is complete by now.
     pub fn push(&mut self, id: u32) -> String {
-        let mut bytes = self.tokenizer.token_bytes(id);
+        self.state.push(self.tokenizer, id)
+    }
+
+    /// Ends the stream: an incomplete character becomes one U+FFFD.
+    pub fn finish(self) -> String {
+        self.state.finish()
+    }
+}
+
+/// A [`StreamDecoder`] that does not hold its tokenizer.
+#[derive(Clone, Debug)]
+pub struct StreamState {
+    buffer: Utf8Buffer,
+    at_start: bool,
+}
+
+impl Default for StreamState {
+    fn default() -> Self {
+        Self {
+            buffer: Utf8Buffer::default(),
+            at_start: true,
+        }
+    }
+}
+
+impl StreamState {
+    /// Takes the next id of a tokenizer, the same one each time.
+    pub fn push(&mut self, tokenizer: &Tokenizer, id: u32) -> String {
+        let mut bytes = tokenizer.token_bytes(id);
         if bytes.is_empty() {
             return String::new();
         }
@@ -33,7 +59,7 @@ impl<'a> StreamDecoder<'a> {
             strip_first_space: true,
         };
         if std::mem::take(&mut self.at_start)
-            && self.tokenizer.decoding == strips
+            && tokenizer.decoding == strips
             && bytes.first() == Some(&b' ')
         {
             bytes.remove(0);

@@ -82,6 +82,11 @@ pub(crate) trait Dialect {
     fn float_function(&self, op: UnaryOp, scalar: Scalar, approximate: bool) -> Option<String>;
     /// `x^y`.
     fn pow(&self, scalar: Scalar, approximate: bool) -> String;
+
+    /// The text of a helper `fast_exp2` of `f32`, where the target has a fast form without a name.
+    fn fast_exp2(&self) -> Option<&'static str> {
+        None
+    }
     /// Fused multiply-add.
     fn fma(&self, scalar: Scalar) -> String;
     /// The language's minimum or maximum, where it returns the number beside a NaN and orders

@@ -60,6 +60,15 @@ impl Ops<'_> {
             (UnaryOp::IsFinite, Class::Float) => {
                 Ok(Expr::call("isfinite", std::slice::from_ref(a)))
             }
+            (UnaryOp::Exp2, Class::Float)
+                if self.approximate
+                    && scalar == Scalar::F32
+                    && self.dialect.fast_exp2().is_some() =>
+            {
+                let text = self.dialect.fast_exp2().unwrap_or_default();
+                self.helpers.require("fast_exp2", || text.into());
+                Ok(Expr::call("fast_exp2", std::slice::from_ref(a)))
+            }
             (
                 UnaryOp::Abs
                 | UnaryOp::Sqrt

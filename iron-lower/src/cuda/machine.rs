@@ -197,6 +197,24 @@ pub(super) fn statement(
             });
             "product_end();".into()
         }
+        MachineOp::ProductLeave => {
+            "asm volatile(\"wgmma.commit_group.sync.aligned;\" ::: \"memory\");".into()
+        }
+        MachineOp::TurnWait | MachineOp::TurnGive => {
+            let (name, instruction) = match stmt.op {
+                MachineOp::TurnWait => ("turn_wait", "bar.sync"),
+                _ => ("turn_give", "bar.arrive"),
+            };
+            // Barriers 1 and 2 are the roles'.
+            helpers.require(name, || {
+                format!(
+                    "// Two warpgroups take turns: 256 threads wait or arrive at the barrier of one.\n\
+                     __device__ inline void {name}(unsigned int group) {{\n    \
+                     asm volatile(\"{instruction} %0, 256;\" :: \"r\"(group + 3u) : \"memory\");\n}}"
+                )
+            });
+            format!("{name}({});", operand(0)?)
+        }
         MachineOp::Registers => {
             let word = if number(1)? == 1 { "inc" } else { "dec" };
             format!(

@@ -94,6 +94,18 @@ const RESERVED: &[&str] = &[
     "byte",
 ];
 
+/// PTX: `ex2.approx`, 2 units in the last place; subnormal results become zero.
+const FAST_EXP2: &str = "\
+__device__ inline float fast_exp2(float x) {
+#ifndef IRON_EXP2_BY_HOST
+    float result;
+    asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(result) : \"f\"(x));
+    return result;
+#else
+    return exp2f(x);
+#endif
+}";
+
 const HALF: &str = "\
 // IEEE half by its bits: the toolkit's header would cost seconds of compile time.
 #ifndef IRON_HALF_BY_HOST
@@ -250,6 +262,10 @@ impl Dialect for Cuda {
 
     fn float_function(&self, op: UnaryOp, scalar: Scalar, approximate: bool) -> Option<String> {
         shared::float_function(op, scalar, approximate)
+    }
+
+    fn fast_exp2(&self) -> Option<&'static str> {
+        Some(FAST_EXP2)
     }
 
     fn pow(&self, scalar: Scalar, approximate: bool) -> String {

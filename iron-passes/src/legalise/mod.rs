@@ -10,6 +10,8 @@ mod exchange;
 mod formats;
 mod half;
 mod storage;
+#[cfg(test)]
+mod tests;
 mod vectors;
 
 use iron_ir::Kernel;

@@ -5,12 +5,14 @@ use std::collections::{BTreeMap, HashMap};
 use iron_ir::contract::{Expr, ExprOp};
 use iron_ir::entity::{Array, Param, Tile, Value};
 use iron_ir::kernel::Space;
+use iron_ir::machine::PANEL;
 use iron_ir::op::{BinaryOp, BuiltinOp, CompareOp, TileSpace, TileStmt, Unroll};
 use iron_ir::{Const, Handle, Kernel, Op, Place, Scalar, Type};
 
 use super::barriers::{Memory, Touched};
 use super::fragment::{self, FRAGMENT_ROWS};
-use super::plan::Plan;
+use super::plan::{Plan, rows_beyond};
+use super::turns::Turn;
 use super::warpgroup::Ring;
 use super::{is_shared, reduce};
 use crate::Legal;
@@ -129,6 +131,9 @@ pub(super) struct Tiles<'l> {
     pub rings: BTreeMap<Tile, Ring>,
     /// Whether a tensor can be accessed 16 bytes at a time, on that route.
     pub aligned: BTreeMap<Param, Value>,
+    /// Whose turn a product belongs to, in a loop of warpgroups that take turns
+    /// ([`turns`](super::turns)).
+    pub turn: Option<Turn>,
     /// All threads of the workgroup that share the work.
     pub threads: u32,
     /// Rows and columns of the thread grid.
@@ -168,6 +173,7 @@ impl<'l> Tiles<'l> {
             groups: None,
             rings: BTreeMap::new(),
             aligned: BTreeMap::new(),
+            turn: None,
             threads,
             grid,
             thread: (row, column),
@@ -192,6 +198,7 @@ impl<'l> Tiles<'l> {
             groups: Some(plan.groups),
             rings: BTreeMap::new(),
             aligned: BTreeMap::new(),
+            turn: None,
             threads,
             grid: (threads / 4, 4),
             thread: (row, column),
@@ -206,8 +213,9 @@ impl<'l> Tiles<'l> {
             let (len, pitch, space) = match data.space {
                 TileSpace::Shared => {
                     let stages = plan.stages.get(&tile).copied().unwrap_or(1);
+                    let beyond = rows_beyond(data.rows) * PANEL;
                     (
-                        data.rows * data.columns * stages,
+                        data.rows * data.columns * stages + beyond,
                         data.columns,
                         Space::Shared,
                     )

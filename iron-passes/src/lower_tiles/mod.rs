@@ -14,7 +14,8 @@
 //!
 //! A target with warpgroup products takes another route for kernels whose tiles fit
 //! ([`plan`]): tiles are swizzled and register tiles are fragments ([`fragment`]), one warpgroup
-//! copies while the others multiply ([`warpgroup`]), and whole lines are stored ([`quads`]).
+//! copies while the others multiply ([`warpgroup`]), two of which may take turns at the matrix
+//! unit ([`turns`]), and whole lines are stored ([`quads`]).
 //! Everything else, maps and reductions of rows among it, is the same code over other axes.
 
 mod barriers;
@@ -27,6 +28,7 @@ mod quads;
 mod reduce;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod warpgroup;
 
 use iron_ir::entity::Tile;
@@ -109,6 +111,10 @@ fn block(
             }
             mut other => {
                 pending.other(&other);
+                let takes_turns = turns::fits(b.kernel, tiles, &other);
+                if takes_turns {
+                    turns::begin(b, tiles);
+                }
                 let before = pending.clone();
                 let repeats = matches!(other, Stmt::For { .. } | Stmt::Loop { .. });
                 let mut after = before.clone();
@@ -128,6 +134,9 @@ fn block(
                 *pending = after;
                 b.span = span;
                 b.push(other);
+                if takes_turns {
+                    turns::end(b, tiles);
+                }
             }
         }
     }

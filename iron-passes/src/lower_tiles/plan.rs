@@ -15,6 +15,9 @@ use crate::legal::TileRoute;
 /// Stages beyond which a ring hides no more latency.
 const MOST_STAGES: u32 = 8;
 
+/// Stages that hide most of the latency.
+const ENOUGH_STAGES: u64 = 5;
+
 /// Bytes left for signals and alignment.
 const RESERVED_BYTES: u64 = 2048;
 
@@ -213,7 +216,8 @@ impl Plan {
             }
             TileSpace::Register => {
                 let rows = FRAGMENT_ROWS * self.groups;
-                (data.rows == 1 || data.rows.is_multiple_of(rows))
+                let is_few = self.groups == 1 && data.rows < rows && data.rows.is_multiple_of(8);
+                (data.rows == 1 || data.rows.is_multiple_of(rows) || is_few)
                     && (data.columns == 1 || data.columns.is_multiple_of(FRAGMENT_COLUMNS))
             }
         }
@@ -225,18 +229,27 @@ impl Plan {
             let data = &kernel.tiles[tile];
             u64::from(data.rows) * u64::from(data.columns) * u64::from(data.scalar.bytes())
         };
-        let shared = kernel
-            .tiles
-            .handles()
-            .filter(|t| kernel.tiles[*t].space == TileSpace::Shared && !self.held.contains(t));
-        let once: u64 = shared.filter(|t| !looped.contains(t)).map(bytes).sum();
+        let beyond = |tile: Tile| {
+            let data = &kernel.tiles[tile];
+            u64::from(rows_beyond(data.rows) * PANEL * data.scalar.bytes())
+        };
+        let is_shared =
+            |t: &Tile| kernel.tiles[*t].space == TileSpace::Shared && !self.held.contains(t);
+        let shared = || kernel.tiles.handles().filter(is_shared);
+        let once = shared().filter(|t| !looped.contains(t)).map(bytes);
+        let once: u64 = once.chain(shared().map(beyond)).sum();
         let stage: u64 = looped.iter().copied().map(bytes).sum();
-        let left = legal
-            .shared_bytes_limit
-            .checked_sub(RESERVED_BYTES)?
-            .checked_sub(once)?;
         // Nothing is loaded in a loop, or as many stages as fit.
-        let stages = left.checked_div(stage).unwrap_or(1);
+        let fitting = |limit: u64| {
+            let left = limit.checked_sub(RESERVED_BYTES)?.checked_sub(once)?;
+            Some(left.checked_div(stage).unwrap_or(1))
+        };
+        // A single warpgroup leaves room for another workgroup, which multiplies while it waits.
+        let halved = fitting(legal.shared_bytes_limit / 2);
+        let stages = match halved.filter(|n| self.groups == 1 && *n >= ENOUGH_STAGES) {
+            Some(stages) => stages,
+            None => fitting(legal.shared_bytes_limit)?,
+        };
         let stages = stages.min(u64::from(MOST_STAGES)) as u32;
         if stages == 0 {
             return None;
@@ -246,6 +259,12 @@ impl Plan {
         }
         Some(())
     }
+}
+
+/// Rows that a product reads past the end of a tile of few: it takes 64, and the sums that come
+/// of what is not the tile's are nobody's.
+pub(super) fn rows_beyond(rows: u32) -> u32 {
+    FRAGMENT_ROWS.saturating_sub(rows)
 }
 
 /// The shared tiles that can stay in registers.

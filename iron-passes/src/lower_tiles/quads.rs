@@ -59,10 +59,14 @@ pub(super) fn store(b: &mut Builder<'_>, tiles: &Tiles<'_>, tile: Tile, target: 
     };
     let (is_odd, is_upper) = (bit(b, 1), bit(b, 2));
     counted(b, "i", rows.count, |b, i| {
-        let row = rows.position(b, thread_row, i);
-        let row = plus(b, target.origin[0], row);
+        let own = rows.position(b, thread_row, i);
+        let row = plus(b, target.origin[0], own);
         let limit = extent(b, target.param, target.leading.len());
-        let inside = b.compare(CompareOp::Lt, row, limit);
+        let mut inside = b.compare(CompareOp::Lt, row, limit);
+        if rows.partial() {
+            let is_own = b.compare_int(CompareOp::Lt, own, i128::from(rows.len));
+            inside = b.and(inside, is_own);
+        }
         counted(b, "j", columns.len / COLUMNS, |b, j| {
             let line = times(b, i, columns.count);
             let first = times(b, j, COLUMNS / 4);

@@ -75,6 +75,20 @@ fn a_product_that_fits_is_divided_into_roles() {
     assert!(maps.iter().all(|at| at % 64 == 0), "{maps:?}");
 }
 
+/// A tile of few rows is the beginning of a fragment: its products read 64, and what they make
+/// of the rest is never stored.
+#[test]
+fn few_rows_are_part_of_a_fragment() {
+    let text = product(128, 16, "bf16", "");
+    let kernel = lowered(&text);
+    assert_eq!(kernel.contract.workgroup, [256, 1, 1]);
+    let printed = print(&kernel);
+    assert_eq!(printed.matches("machine product ").count(), 4, "{printed}");
+    let a = kernel.arrays.values().find(|a| &*a.name == "a").unwrap();
+    let stages = printed.matches("machine signal_init &a_full").count() as u32;
+    assert_eq!(a.len, stages * 16 * 64 + 48 * 64);
+}
+
 /// What the route makes survives printing and parsing, and verifies.
 #[test]
 fn the_divided_kernel_round_trips() {
@@ -96,6 +110,7 @@ fn kernels_that_do_not_fit_go_through_loops() {
         ("f32", product(256, 128, "f32", "")),
         ("threads", product(96, 128, "bf16", "")),
         ("rows", product(256, 64, "bf16", "")),
+        ("uneven rows", product(128, 20, "bf16", "")),
         (
             "column sums",
             product(256, 128, "bf16", "    reduce_columns.sum !wide = !sum\n"),
@@ -113,5 +128,56 @@ fn kernels_that_do_not_fit_go_through_loops() {
         let lowered = print(&kernel);
         assert!(!lowered.contains("machine"), "{why}: {lowered}");
         assert!(lowered.contains("fma"), "{why}: {lowered}");
+    }
+}
+
+/// Two products of a loop around a map, `inside` in between.
+fn attention_like(inside: &str) -> String {
+    let body = format!(
+        "    tile_map !sum = (%e: f32 = !sum) at (%r: u32, %c: u32) {{
+      yield %e
+    }}
+    tile_copy !held = !sum
+{inside}    tile_load !v = @b[0u32, %k]
+    matmul !out += !held * !v
+"
+    );
+    let tiles = "  tile !held: shared [bf16; 128, 128]
+  tile !v: shared [bf16; 128, 64]
+  tile !out: register [f32; 128, 64]
+";
+    let text = product(256, 128, "bf16", &body).replace(
+        "tile_store @c[0u32, 0u32] = !sum",
+        "tile_store @c[0u32, 0u32] = !out",
+    );
+    let fill = "  tile_fill !sum = 0.0f32\n";
+    let text = text.replace(fill, "  tile_fill !out = 0.0f32\n");
+    let text = text.replace("    matmul !sum +=", &format!("  {fill}    matmul !sum +="));
+    text.replace("  tile !wide", &format!("{tiles}  tile !wide"))
+}
+
+/// Each warpgroup gives the other its turn as often as the other waits, and none waits for the
+/// other by a barrier in its turn.
+#[test]
+fn two_products_around_a_map_take_turns() {
+    let text = print(&lowered(&attention_like("")));
+    assert_eq!(text.matches("machine turn_wait").count(), 2, "{text}");
+    assert_eq!(text.matches("machine turn_give").count(), 2, "{text}");
+    assert_eq!(text.matches("machine product_leave").count(), 1, "{text}");
+    let (first, rest) = text.split_once("machine turn_give").unwrap();
+    assert!(
+        first.contains("machine product "),
+        "the first product comes first: {text}"
+    );
+    let (between, last) = rest.split_once("machine turn_wait").unwrap();
+    assert!(between.contains("machine product_end"), "{text}");
+    assert!(last.contains("machine product_held"), "{text}");
+    // A third product, or one that the loop may leave before, has no turn to belong to.
+    for inside in [
+        "    tile_load !v = @b[0u32, %k]\n    matmul !out += !held * !v\n",
+        "    %early: bool = lt %k, 64u32\n    if %early {\n      break\n    }\n",
+    ] {
+        let text = print(&lowered(&attention_like(inside)));
+        assert!(!text.contains("turn_wait"), "{text}");
     }
 }

@@ -20,12 +20,13 @@ use super::is_shared;
 use super::layout::{Tiles, all, counted, plus, times};
 use super::moves::Block2;
 use super::plan::Plan;
+use super::turns::Turn;
 use crate::rewrite::Builder;
 use crate::unroll::copy_block;
 
 /// The stages of one loaded tile.
 pub(super) struct Ring {
-    stages: u32,
+    pub(super) stages: u32,
     full: Array,
     empty: Array,
     /// The stage at hand, and the bit of its phase.
@@ -323,7 +324,7 @@ fn copy_elements(
 /// `accumulator += a · b` by warpgroup products; each flag says that the tile is read transposed.
 pub(super) fn product(
     b: &mut Builder<'_>,
-    tiles: &Tiles<'_>,
+    tiles: &mut Tiles<'_>,
     groups: u32,
     accumulator: Tile,
     a: (Tile, bool),
@@ -339,15 +340,13 @@ pub(super) fn product(
     if is_held {
         arrays[1] = packed(b, tiles, a.0);
     }
+    let group = own_group(b);
+    if tiles.turn == Some(Turn::Second) {
+        machine(b, MachineOp::TurnWait, &[], &[group], &[]);
+    }
     machine(b, MachineOp::ProductBegin, &[], &[], &[]);
-    let thread = b.builtin(BuiltinOp::LocalIndex, 0);
-    let group = b.with_int(
-        BinaryOp::Shr,
-        thread,
-        i128::from(WARPGROUP.trailing_zeros()),
-    );
     let (a_start, b_start) = (tiles.stage_start(b, a.0), tiles.stage_start(b, right.0));
-    for fragment in 0..sum.rows / (64 * groups) {
+    for fragment in 0..sum.rows.div_ceil(64 * groups) {
         // Offset of the group's 64 rows: whole rows of a panel, or a panel where transposed.
         let rows = if a.1 { left.rows * PANEL } else { 64 * PANEL };
         let own = times(b, group, rows);
@@ -386,7 +385,24 @@ pub(super) fn product(
             machine(b, MachineOp::Product, &arrays, &[a_at, b_at], &numbers);
         }
     }
-    machine(b, MachineOp::ProductEnd, &[], &[], &[]);
+    let end = match tiles.turn {
+        Some(Turn::Second) => MachineOp::ProductLeave,
+        Some(Turn::First) => {
+            let other = b.with_int(BinaryOp::Xor, group, 1);
+            machine(b, MachineOp::TurnGive, &[], &[other], &[]);
+            tiles.turn = Some(Turn::Second);
+            MachineOp::ProductEnd
+        }
+        None => MachineOp::ProductEnd,
+    };
+    machine(b, end, &[], &[], &[]);
+}
+
+/// The index of this thread's warpgroup.
+pub(super) fn own_group(b: &mut Builder<'_>) -> Value {
+    let thread = b.builtin(BuiltinOp::LocalIndex, 0);
+    let bits = WARPGROUP.trailing_zeros();
+    b.with_int(BinaryOp::Shr, thread, i128::from(bits))
 }
 
 /// The elements of a held tile, two a word. Before the run of products, which must find its

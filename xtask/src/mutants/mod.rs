@@ -200,8 +200,8 @@ fn is_broken(file: &str) -> bool {
 /// Draws mutants, builds the copy with them, and runs its tests without any.
 fn build(workspace: &Workspace, options: &Options) -> Result<Plan, MutantError> {
     println!("copying the workspace");
-    let tree = Tree::copy(workspace)?;
     let sources = sources(workspace)?;
+    let tree = Tree::copy(workspace, &sources)?;
     // Of each file in the order in which they are drawn.
     let mut drawn: BTreeMap<&str, Vec<Mutant>> = BTreeMap::new();
     let mut found = 0;
@@ -282,6 +282,20 @@ fn sources(workspace: &Workspace) -> Result<BTreeMap<String, String>, MutantErro
             sources.insert(name, text);
         }
     }
+    // A test module has no mutants; where it is declared says that it is one.
+    let tests: Vec<String> = sources
+        .iter()
+        .flat_map(|(file, text)| {
+            let folder = file.rsplit_once('/').map_or("", |(folder, _)| folder);
+            let lines: Vec<&str> = text.lines().map(str::trim).collect();
+            let pairs = lines.windows(2).filter(|w| w[0] == "#[cfg(test)]");
+            let names = pairs.filter_map(|w| w[1].strip_prefix("mod ")?.strip_suffix(';'));
+            names
+                .map(|name| format!("{folder}/{name}.rs"))
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    sources.retain(|file, _| !tests.contains(file));
     Ok(sources)
 }
 

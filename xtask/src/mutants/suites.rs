@@ -31,15 +31,14 @@ const fn suite(program: &'static str) -> Suite {
 const SUITES: [Suite; 14] = [
     suite("iron-ir lib"),
     suite("iron-passes lib"),
-    suite("iron-lower lib"),
     suite("iron-tests vocabulary"),
+    suite("iron-ir language"),
+    suite("iron-tests goldens"),
     suite("iron-tests checker"),
     suite("iron-ir frontend"),
-    suite("iron-ir language"),
     suite("iron-tests contracts"),
     suite("iron-tests cases"),
-    suite("iron-runtime lib"),
-    suite("iron-tests goldens"),
+    suite("iron-lower lib"),
     Suite {
         program: "iron-tests differential",
         arguments: &[],
@@ -47,8 +46,13 @@ const SUITES: [Suite; 14] = [
             ("IRON_TEST_BACKENDS", "reference,cpu"),
             ("IRON_FUZZ_KERNELS", "48"),
             ("IRON_FUZZ_SEED", "7"),
+            ("IRON_FUZZ_AS_IS", "1"),
         ],
         long: false,
+    },
+    Suite {
+        long: true,
+        ..suite("iron-runtime lib")
     },
     Suite {
         long: true,

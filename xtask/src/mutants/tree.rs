@@ -38,7 +38,10 @@ pub struct Tree {
 
 impl Tree {
     /// The copy below the workspace's target directory, brought up to date but for mutants.
-    pub fn copy(workspace: &Workspace) -> Result<Tree, MutantError> {
+    pub fn copy(
+        workspace: &Workspace,
+        sources: &BTreeMap<String, String>,
+    ) -> Result<Tree, MutantError> {
         let tree = Tree {
             root: workspace.target.join("mutants").join("tree"),
             target: workspace.target.join("mutants").join("target"),
@@ -61,7 +64,7 @@ impl Tree {
             let from = workspace.root.join(file);
             if let Ok(bytes) = std::fs::read(&from) {
                 // Those with mutants are left to `write`: their time must not change twice.
-                if !super::is_mutated(file) {
+                if !sources.contains_key(*file) {
                     write_if_new(&tree.root.join(file), &bytes)?;
                 }
             }

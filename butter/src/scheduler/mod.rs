@@ -1,0 +1,32 @@
+//! Many requests on one model.
+//!
+//! The scheduler alone gives work to the device. Its [`Scheduler::turn`] runs one step with a row
+//! for every request that decodes, then prompt rows up to a budget, a chunk at a time, so that a
+//! long prompt delays nobody by more than the budget. It decides without I/O and without a clock
+//! of its own; [`SchedulerThread`] turns it on a thread.
+//!
+//! | promise | how |
+//! |---|---|
+//! | what is admitted can finish | all positions of a request, its whole answer among them, are reserved when it is admitted |
+//! | every sequence is given back exactly once | a [`Lease`](lease::Lease) that only the model can take back, counted on both sides |
+//! | a client that is gone frees its room within one turn | a closed channel is seen at the start of the next turn |
+//! | company does not change an answer | prompt chunks run alone and end at fixed positions; rows that decode have the same bits in any company |
+//! | a preempted request goes on as if undisturbed | its tokens enter again as they did the first time: the prompt in the same chunks, the answer row by row |
+//! | a request that fails fails alone | a step changes all sequences or none, so after a failed one each row is tried by itself |
+//!
+//! A request that has ended leaves its sequence in a cache until the room is needed; the next that
+//! begins with the same tokens and has the same salt goes on from there, as far back as every
+//! layer of the model can give its state ([`PrefixReuse`]).
+
+mod core;
+pub mod lease;
+mod metrics;
+mod prefix;
+mod request;
+mod thread;
+
+pub use self::core::{Scheduler, SchedulerOptions};
+pub use metrics::{BUCKETS, Histogram, SchedulerMetrics};
+pub use prefix::PrefixReuse;
+pub use request::{Choice, Choose, Event, Failure, Job, Receipt};
+pub use thread::{Refused, SchedulerThread};

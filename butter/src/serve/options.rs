@@ -1,0 +1,321 @@
+//! What an operator can set: by flag, by environment, by a TOML file, in this order.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use serde::Deserialize;
+
+/// A setting could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum OptionsError {
+    /// The file could not be read.
+    #[error("{}: cannot be read: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is no TOML, or names a setting that there is not.
+    #[error("{}: {problem}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What and where.
+        problem: String,
+    },
+    /// A variable of the environment holds something else.
+    #[error("environment variable {name}={value:?}: {problem}")]
+    Environment {
+        /// The variable.
+        name: String,
+        /// Its value.
+        value: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A value that makes no sense.
+    #[error("{name} is {value}, it must be {allowed}")]
+    Value {
+        /// The setting.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What it may be.
+        allowed: &'static str,
+    },
+}
+
+/// Declares each setting once: as a flag, a variable `BUTTER_…`, a key of the file, and a field
+/// with its default.
+macro_rules! settings {
+    ($($(#[doc = $doc:literal])+ $name:ident: $ty:ty = $default:expr;)*) => {
+        /// Settings as one source gives them.
+        #[derive(Args, Deserialize, Clone, Default, Debug)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct Layer {
+            $($(#[doc = $doc])+ #[arg(long)] pub $name: Option<$ty>,)*
+            /// Keys that clients may send as `Authorization: Bearer KEY`; none: anyone is
+            /// served. Only in the file, or in `BUTTER_API_KEYS` with commas between, so that
+            /// they are seen in no list of processes.
+            #[arg(skip)]
+            pub api_keys: Option<Vec<String>>,
+            /// Origins that browsers may call from; none: no other page may.
+            #[arg(long, value_delimiter = ',')]
+            pub cors_origins: Option<Vec<String>>,
+        }
+
+        /// The settings of a server.
+        #[derive(Clone, Debug)]
+        pub struct ServeOptions {
+            $($(#[doc = $doc])+ pub $name: $ty,)*
+            /// Keys that clients may send; empty: anyone is served.
+            pub api_keys: Vec<String>,
+            /// Origins that browsers may call from.
+            pub cors_origins: Vec<String>,
+        }
+
+        impl Layer {
+            /// What the environment sets.
+            pub fn from_environment(
+                get: impl Fn(&str) -> Option<String>,
+            ) -> Result<Layer, OptionsError> {
+                let list = |name: &str| {
+                    let items = get(name)?;
+                    let items = items.split(',').map(str::trim);
+                    Some(items.filter(|item| !item.is_empty()).map(str::to_owned).collect())
+                };
+                Ok(Layer {
+                    $($name: from_variable(&get, stringify!($name))?,)*
+                    api_keys: list("BUTTER_API_KEYS"),
+                    cors_origins: list("BUTTER_CORS_ORIGINS"),
+                })
+            }
+
+            /// These settings, and those of a lower source where these say nothing.
+            pub fn over(self, lower: Layer) -> Layer {
+                Layer {
+                    $($name: self.$name.or(lower.$name),)*
+                    api_keys: self.api_keys.or(lower.api_keys),
+                    cors_origins: self.cors_origins.or(lower.cors_origins),
+                }
+            }
+
+            /// With defaults for what no source sets.
+            pub fn resolve(self) -> Result<ServeOptions, OptionsError> {
+                let options = ServeOptions {
+                    $($name: self.$name.unwrap_or($default),)*
+                    api_keys: self.api_keys.unwrap_or_default(),
+                    cors_origins: self.cors_origins.unwrap_or_default(),
+                };
+                options.check()?;
+                Ok(options)
+            }
+        }
+    };
+}
+
+settings! {
+    /// Address to listen on; anything but loopback lets other machines in.
+    host: String = "127.0.0.1".to_owned();
+    /// Port to listen on; 0 takes a free one.
+    port: u16 = 8080;
+    /// Name of the model in answers; the checkpoint's file or folder name by default.
+    served_name: String = String::new();
+    /// A chat template instead of the checkpoint's.
+    chat_template: PathBuf = PathBuf::new();
+    /// Requests that run at once.
+    max_running: usize = 16;
+    /// Positions of the cache over all requests.
+    cache_tokens: usize = 16_384;
+    /// Longest request, prompt and answer; 0: what context and cache allow.
+    max_positions: usize = 0;
+    /// Prompt rows of one step; 0: 64 on a CPU, 512 elsewhere.
+    prefill_chunk: usize = 0;
+    /// Which beginnings of prompts come from earlier requests: auto, off, exact or any.
+    prefix_reuse: String = "auto".to_owned();
+    /// Seconds after which a waiting request takes the place of a running one; 0: never.
+    preempt_after: f64 = 10.0;
+    /// How often one request may lose its place.
+    max_preemptions: usize = 2;
+    /// Requests that may wait.
+    max_queued: usize = 256;
+    /// Tokens of an answer where the request names no limit.
+    default_max_tokens: usize = 1024;
+    /// Seconds that a request may take, waiting included.
+    request_timeout: f64 = 600.0;
+    /// Seconds that a request's head may take, and that an idle connection is kept.
+    head_timeout: f64 = 30.0;
+    /// Seconds that a request's body may take.
+    body_timeout: f64 = 30.0;
+    /// Seconds without any progress after which a client that does not read is dropped.
+    write_timeout: f64 = 60.0;
+    /// Open connections.
+    max_connections: usize = 1024;
+    /// Bytes of a request's body.
+    max_body_bytes: usize = 8 << 20;
+    /// Answers to one request (`n`, times the prompts).
+    max_choices: usize = 16;
+    /// Stop strings of a request.
+    max_stops: usize = 16;
+    /// Bytes of a stop string.
+    max_stop_bytes: usize = 512;
+    /// Bytes of a JSON schema or grammar.
+    max_schema_bytes: usize = 64 << 10;
+    /// Nested levels of a JSON schema.
+    max_schema_depth: usize = 32;
+    /// Requests a minute from one key (from all clients together where there are no keys); 0: any.
+    rate_limit: u32 = 0;
+    /// Seconds that running requests get when the server is told to stop.
+    drain_timeout: f64 = 30.0;
+    /// Write prompts and answers into the log.
+    log_prompts: bool = false;
+}
+
+impl ServeOptions {
+    /// Reads the sources: `flags` over the environment over a file.
+    pub fn from_sources(flags: Layer, file: Option<&Path>) -> Result<ServeOptions, OptionsError> {
+        let environment = Layer::from_environment(|name| std::env::var(name).ok())?;
+        let file = file.map(read_file).transpose()?.unwrap_or_default();
+        flags.over(environment.over(file)).resolve()
+    }
+
+    fn check(&self) -> Result<(), OptionsError> {
+        let wrong = |name, value: String, allowed| OptionsError::Value {
+            name,
+            value,
+            allowed,
+        };
+        for (name, value) in [
+            ("max_running", self.max_running),
+            ("cache_tokens", self.cache_tokens),
+            ("default_max_tokens", self.default_max_tokens),
+            ("max_connections", self.max_connections),
+            ("max_body_bytes", self.max_body_bytes),
+            ("max_choices", self.max_choices),
+        ] {
+            if value == 0 {
+                return Err(wrong(name, value.to_string(), "at least 1"));
+            }
+        }
+        for (name, value) in [
+            ("request_timeout", self.request_timeout),
+            ("head_timeout", self.head_timeout),
+            ("body_timeout", self.body_timeout),
+            ("write_timeout", self.write_timeout),
+        ] {
+            if !(0.001..=1e9).contains(&value) {
+                return Err(wrong(name, value.to_string(), "0.001 to 1e9 seconds"));
+            }
+        }
+        for (name, value) in [
+            ("preempt_after", self.preempt_after),
+            ("drain_timeout", self.drain_timeout),
+        ] {
+            if !(0.0..=1e9).contains(&value) {
+                return Err(wrong(name, value.to_string(), "0 to 1e9 seconds"));
+            }
+        }
+        if !["auto", "off", "exact", "any"].contains(&self.prefix_reuse.as_str()) {
+            let allowed = "auto, off, exact or any";
+            return Err(wrong("prefix_reuse", self.prefix_reuse.clone(), allowed));
+        }
+        Ok(())
+    }
+}
+
+/// Seconds as a duration; the range was checked.
+pub fn duration(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
+}
+
+fn from_variable<T: std::str::FromStr>(
+    get: &impl Fn(&str) -> Option<String>,
+    setting: &str,
+) -> Result<Option<T>, OptionsError>
+where
+    T::Err: std::fmt::Display,
+{
+    let name = format!("BUTTER_{}", setting.to_uppercase());
+    let Some(value) = get(&name) else {
+        return Ok(None);
+    };
+    match value.parse() {
+        Ok(parsed) => Ok(Some(parsed)),
+        Err(error) => Err(OptionsError::Environment {
+            problem: format!("{error}"),
+            name,
+            value,
+        }),
+    }
+}
+
+fn read_file(path: &Path) -> Result<Layer, OptionsError> {
+    let text = std::fs::read_to_string(path).map_err(|source| OptionsError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    toml::from_str(&text).map_err(|error| OptionsError::File {
+        path: path.to_owned(),
+        problem: error.to_string().trim().replace('\n', " "),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flag_is_above_the_environment_and_that_above_the_file() {
+        let file: Layer = toml::from_str(
+            "port = 1\nmax_queued = 2\nmax_running = 3\napi_keys = [\"a\"]\ncors_origins = []",
+        )
+        .expect("a file");
+        let environment = Layer::from_environment(|name| {
+            let set = [
+                ("BUTTER_PORT", "11"),
+                ("BUTTER_MAX_QUEUED", "12"),
+                ("BUTTER_API_KEYS", "b, c"),
+            ];
+            set.iter()
+                .find(|(n, _)| *n == name)
+                .map(|(_, v)| (*v).to_owned())
+        })
+        .expect("variables");
+        let flags = Layer {
+            port: Some(21),
+            ..Layer::default()
+        };
+        let options = flags.over(environment.over(file)).resolve().expect("valid");
+        assert_eq!(
+            (options.port, options.max_queued, options.max_running),
+            (21, 12, 3)
+        );
+        assert_eq!(options.api_keys, ["b", "c"]);
+        assert_eq!(options.host, "127.0.0.1");
+    }
+
+    #[test]
+    fn wrong_settings_say_which() {
+        assert!(toml::from_str::<Layer>("prot = 1").is_err());
+        let wrong = Layer::from_environment(|name| (name == "BUTTER_PORT").then(|| "x".into()));
+        assert!(
+            wrong
+                .expect_err("wrong")
+                .to_string()
+                .contains("BUTTER_PORT=\"x\"")
+        );
+        let layer = Layer {
+            request_timeout: Some(f64::NAN),
+            ..Layer::default()
+        };
+        assert!(
+            layer
+                .resolve()
+                .expect_err("wrong")
+                .to_string()
+                .contains("request_timeout")
+        );
+    }
+}

@@ -1,0 +1,235 @@
+//! The scheduler over the engine, on a tiny checkpoint of each kind of graph: a request's tokens
+//! and log-probabilities have the same bits in company, after a preemption and behind a reused
+//! prefix as alone from a cold start, greedy and sampled.
+//!
+//! `IRON_TEST_BACKENDS` names the backends (`cpu` where it is not set).
+
+mod support;
+
+use std::io::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use butter::checkpoint::Checkpoint;
+use butter::engine::{DeviceModel, EngineOptions, ProductInputs};
+use butter::model::Model;
+use butter::sampler::{Sampler, SamplingParameters};
+use butter::scheduler::{
+    Event, Job, PrefixReuse, Receipt, Scheduler, SchedulerMetrics, SchedulerOptions,
+};
+use butter::serve::chooser::Chooser;
+use iron_runtime::Backend;
+use support::data;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+const VOCABULARY: usize = 512;
+const CHUNK: usize = 32;
+
+/// A request: prompt, length of the answer, temperature.
+type Wanted = (Vec<u32>, usize, f64);
+/// Tokens with the bits of their log-probabilities.
+type Answer = Vec<(u32, f64)>;
+
+struct Bench {
+    scheduler: Scheduler,
+    metrics: Arc<SchedulerMetrics>,
+    now: Instant,
+}
+
+fn bench(family: &str, backend: Backend, running: usize, reuse: PrefixReuse) -> Bench {
+    let path = data(&format!("models/{family}/bf16"));
+    let checkpoint = Checkpoint::open(&path).expect("the checkpoint loads");
+    let options = EngineOptions {
+        dtype: iron_ir::Scalar::F32,
+        product_inputs: ProductInputs::Exact,
+        max_sequences: running,
+        max_step_rows: CHUNK,
+        cache_positions: running * 192,
+    };
+    let device = iron_runtime::open(backend).expect("opened before");
+    let model = DeviceModel::load(device, &checkpoint, options).expect("the model loads");
+    let metrics = Arc::new(SchedulerMetrics::default());
+    let options = SchedulerOptions {
+        max_running: running,
+        chunk: CHUNK,
+        prefill_budget: CHUNK,
+        max_positions: 192,
+        reuse,
+        preempt_after: (running > 1).then_some(Duration::from_millis(200)),
+        max_preemptions: 2,
+    };
+    let model: Box<dyn Model> = Box::new(model);
+    let scheduler = Scheduler::new(model, options, metrics.clone()).expect("starts");
+    Bench {
+        scheduler,
+        metrics,
+        now: Instant::now(),
+    }
+}
+
+impl Bench {
+    fn submit(&mut self, wanted: &Wanted) -> UnboundedReceiver<(usize, Event)> {
+        let (prompt, max_tokens, temperature) = wanted;
+        let parameters = SamplingParameters {
+            temperature: *temperature,
+            seed: prompt.len() as u64,
+            repetition_penalty: if *temperature > 0.0 { 1.1 } else { 1.0 },
+            ..SamplingParameters::default()
+        };
+        let sampler = Sampler::new(parameters, VOCABULARY).expect("in range");
+        let (events, receiver) = unbounded_channel();
+        let job = Job {
+            prompt: prompt.clone(),
+            max_tokens: *max_tokens,
+            stop_tokens: Vec::new(),
+            chooser: Box::new(Chooser::new(sampler, prompt, None, Some(0))),
+            salt: 0,
+            deadline: None,
+            index: 0,
+            events,
+            enough: Arc::default(),
+        };
+        self.scheduler.submit(job, self.now);
+        receiver
+    }
+
+    fn run(&mut self) {
+        while self.scheduler.has_work() {
+            self.now += Duration::from_millis(10);
+            let now = self.now;
+            self.scheduler.turn(|| now).expect("a turn");
+        }
+    }
+
+    /// The answers of requests that run together.
+    fn together(&mut self, wanted: &[Wanted]) -> Vec<(Answer, Receipt)> {
+        let receivers: Vec<_> = wanted.iter().map(|wanted| self.submit(wanted)).collect();
+        self.run();
+        receivers.into_iter().map(read).collect()
+    }
+}
+
+fn read(mut events: UnboundedReceiver<(usize, Event)>) -> (Answer, Receipt) {
+    let mut answer = Vec::new();
+    while let Ok((_, event)) = events.try_recv() {
+        match event {
+            Event::Token(choice) => answer.push((choice.token, choice.logprob.expect("asked for"))),
+            Event::Finished { receipt, .. } => return (answer, receipt),
+            Event::Failed { failure, .. } => panic!("{failure}"),
+        }
+    }
+    panic!("no end");
+}
+
+fn prompt(seed: u32, length: usize) -> Vec<u32> {
+    let token = |i: u32| (i * 97 + seed * 131 + i * i * 7) % VOCABULARY as u32;
+    (0..length as u32).map(token).collect()
+}
+
+fn on_backends(check: impl Fn(Backend)) {
+    let names = std::env::var("IRON_TEST_BACKENDS").unwrap_or_else(|_| "cpu".to_owned());
+    for name in names.split(',') {
+        let backend = Backend::from_name(name.trim()).expect("a backend's name");
+        match iron_runtime::open(backend) {
+            Ok(_) => check(backend),
+            Err(error) => {
+                let line = format!("SKIPPED backend {name}: {error}\n");
+                let written = std::io::stderr().write_all(line.as_bytes());
+                written.expect("standard error takes a line");
+            }
+        }
+    }
+}
+
+// E23, E30, E06
+fn company_and_preemption_change_no_bit(family: &str) {
+    on_backends(|backend| {
+        let wanted: Vec<Wanted> = (0..10)
+            .map(|i| {
+                let temperature = if i % 2 == 0 { 0.0 } else { 0.9 };
+                let length = 1 + (i as usize * 37) % 100;
+                let tokens = if i < 3 { 60 } else { 4 + i as usize * 2 };
+                (prompt(i, length), tokens, temperature)
+            })
+            .collect();
+        let mut alone = bench(family, backend, 1, PrefixReuse::Off);
+        let expected: Vec<Answer> = wanted
+            .iter()
+            .map(|wanted| alone.together(std::slice::from_ref(wanted)).remove(0).0)
+            .collect();
+        let mut company = bench(family, backend, 3, PrefixReuse::Exact);
+        let found = company.together(&wanted);
+        for (i, (answer, _)) in found.iter().enumerate() {
+            assert_eq!(answer, &expected[i], "{family} on {backend:?}: request {i}");
+        }
+        let preempted = found.iter().filter(|(_, receipt)| receipt.preemptions > 0);
+        assert!(preempted.count() > 0, "nobody was preempted");
+        assert_eq!(company.metrics.leases.leaked.load(Relaxed), 0);
+        company.scheduler.drop_prefixes();
+        assert_eq!(company.metrics.leases.out(), 0);
+    });
+}
+
+// E07
+fn a_reused_prefix_gives_the_logits_of_a_cold_start(family: &str, recurrent: bool) {
+    on_backends(|backend| {
+        let shared = prompt(1, 100);
+        let first = ([&shared[..], &prompt(2, 11)].concat(), 9, 0.0);
+        let mut cold = bench(family, backend, 1, PrefixReuse::Off);
+        let answer = cold.together(std::slice::from_ref(&first)).remove(0).0;
+        let tokens: Vec<u32> = answer.iter().map(|(token, _)| *token).collect();
+        let other = ([&shared[..], &prompt(3, 20)].concat(), 9, 0.0);
+        let talk = ([&first.0[..], &tokens, &prompt(4, 6)].concat(), 9, 0.0);
+        let [to_other, to_talk] = if recurrent { [0, 0] } else { [96, 96] };
+        let cases = [
+            (PrefixReuse::Exact, &other, to_other, 0.0),
+            (PrefixReuse::Exact, &talk, to_talk, 0.0),
+            // The last token of an answer never enters: 111 + 8.
+            (PrefixReuse::Any, &talk, 119, 2e-3),
+        ];
+        for (reuse, second, reused, bound) in cases {
+            let expected = cold.together(std::slice::from_ref(second)).remove(0).0;
+            let mut warm = bench(family, backend, 2, reuse);
+            warm.together(std::slice::from_ref(&first));
+            let (found, receipt) = warm.together(std::slice::from_ref(second)).remove(0);
+            assert_eq!(receipt.reused_tokens, reused, "{family} {reuse:?}");
+            assert_eq!(found.len(), expected.len());
+            for (found, expected) in found.iter().zip(&expected) {
+                assert_eq!(found.0, expected.0, "{family} {reuse:?}");
+                let difference = (found.1 - expected.1).abs();
+                assert!(difference <= bound, "{family} {reuse:?}: {difference}");
+            }
+            // The prompt's steps fall with what is reused.
+            let steps = (second.0.len().div_ceil(CHUNK) - reused / CHUNK).max(1);
+            assert_eq!(receipt.prefill_steps, steps, "{family} {reuse:?}");
+        }
+    });
+}
+
+macro_rules! families {
+    ($($family:ident: $recurrent:literal,)*) => {
+        $(mod $family {
+            #[test]
+            fn company_and_preemption_change_no_bit() {
+                super::company_and_preemption_change_no_bit(stringify!($family));
+            }
+
+            #[test]
+            fn a_reused_prefix_gives_the_logits_of_a_cold_start() {
+                super::a_reused_prefix_gives_the_logits_of_a_cold_start(
+                    stringify!($family),
+                    $recurrent,
+                );
+            }
+        })*
+    };
+}
+
+families! {
+    llama: false,
+    gemma3: false,
+    qwen3_moe: false,
+    qwen3_next: true,
+    granitemoehybrid: true,
+}

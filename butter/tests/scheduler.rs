@@ -1,0 +1,543 @@
+//! The scheduler over a model without a device: nothing lost, nothing mixed, nothing kept.
+
+mod support {
+    pub mod mock;
+}
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::{Duration, Instant};
+
+use butter::scheduler::{
+    Choice, Choose, Event, Failure, Job, PrefixReuse, Receipt, Scheduler, SchedulerMetrics,
+    SchedulerOptions,
+};
+use proptest::prelude::*;
+use support::mock::{MockControl, MockModel};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+/// Greedy on the device, or the largest logit here.
+struct Greedy {
+    logits: bool,
+}
+
+impl Choose for Greedy {
+    fn wants_logits(&self) -> bool {
+        self.logits
+    }
+
+    fn choose(&mut self, logits: Vec<f32>) -> Result<Choice, String> {
+        let token = butter::sampler::argmax(&logits).map_err(|error| error.to_string())?;
+        Ok(Choice::token(token as u32))
+    }
+}
+
+struct Client {
+    events: UnboundedReceiver<(usize, Event)>,
+    enough: Arc<AtomicBool>,
+    tokens: Vec<u32>,
+    end: Option<Result<(bool, Receipt), Failure>>,
+}
+
+impl Client {
+    /// Takes what has come.
+    fn read(&mut self) {
+        while let Ok((_, event)) = self.events.try_recv() {
+            assert!(self.end.is_none(), "an event behind the end");
+            match event {
+                Event::Token(choice) => self.tokens.push(choice.token),
+                Event::Finished { stopped, receipt } => self.end = Some(Ok((stopped, receipt))),
+                Event::Failed { failure, .. } => self.end = Some(Err(failure)),
+            }
+        }
+    }
+
+    fn receipt(&self) -> Receipt {
+        self.end.clone().expect("ended").expect("answered").1
+    }
+}
+
+fn job(prompt: &[u32], max_tokens: usize) -> (Job, Client) {
+    let (sender, events) = unbounded_channel();
+    let enough = Arc::new(AtomicBool::new(false));
+    let job = Job {
+        prompt: prompt.to_vec(),
+        max_tokens,
+        stop_tokens: vec![256],
+        chooser: Box::new(Greedy { logits: false }),
+        salt: 0,
+        deadline: None,
+        index: 0,
+        events: sender,
+        enough: enough.clone(),
+    };
+    let client = Client {
+        events,
+        enough,
+        tokens: Vec::new(),
+        end: None,
+    };
+    (job, client)
+}
+
+fn options() -> SchedulerOptions {
+    SchedulerOptions {
+        max_running: 8,
+        chunk: 16,
+        prefill_budget: 16,
+        max_positions: 512,
+        reuse: PrefixReuse::Exact,
+        preempt_after: None,
+        max_preemptions: 2,
+    }
+}
+
+struct Bench {
+    scheduler: Scheduler,
+    metrics: Arc<SchedulerMetrics>,
+    control: Arc<MockControl>,
+    now: Instant,
+}
+
+impl Bench {
+    fn new(options: SchedulerOptions, change: impl FnOnce(&mut MockModel)) -> Bench {
+        let control = Arc::new(MockControl::default());
+        let mut model = MockModel::new(control.clone());
+        change(&mut model);
+        let metrics = Arc::new(SchedulerMetrics::default());
+        let scheduler = Scheduler::new(Box::new(model), options, metrics.clone()).expect("starts");
+        Bench {
+            scheduler,
+            metrics,
+            control,
+            now: Instant::now(),
+        }
+    }
+
+    fn submit(&mut self, prompt: &[u32], max_tokens: usize) -> Client {
+        let (job, client) = job(prompt, max_tokens);
+        self.scheduler.submit(job, self.now);
+        client
+    }
+
+    /// One turn, 10 ms later.
+    fn turn(&mut self) {
+        self.now += Duration::from_millis(10);
+        let now = self.now;
+        let _ = self.scheduler.turn(|| now);
+    }
+
+    fn run(&mut self, clients: &mut [Client]) {
+        let mut turns = 0;
+        while self.scheduler.has_work() {
+            self.turn();
+            turns += 1;
+            assert!(turns < 20_000, "it does not end");
+        }
+        for client in clients {
+            client.read();
+        }
+    }
+
+    /// Nothing is held but kept prefixes, and those go on demand.
+    fn check_empty(&mut self) {
+        let leases = &self.metrics.leases;
+        assert_eq!(leases.out(), self.metrics.kept.load(Relaxed));
+        self.scheduler.drop_prefixes();
+        assert_eq!(leases.out(), 0);
+        assert_eq!(leases.positions.load(Relaxed), 0);
+        assert_eq!(leases.leaked.load(Relaxed), 0);
+        assert_eq!(self.control.open.load(SeqCst), 0);
+        assert_eq!(self.metrics.queued.load(Relaxed), 0);
+        assert_eq!(self.metrics.running.load(Relaxed), 0);
+    }
+}
+
+fn prompt(seed: u32, length: usize) -> Vec<u32> {
+    (0..length as u32)
+        .map(|i| (i * 31 + seed * 7) % 90)
+        .collect()
+}
+
+/// What the mock answers to a prompt that it has alone.
+fn lonely(prompt: &[u32], max_tokens: usize) -> Vec<u32> {
+    let mut tokens = prompt.to_vec();
+    for _ in 0..max_tokens {
+        tokens.push(MockModel::following(&tokens));
+    }
+    tokens.split_off(prompt.len())
+}
+
+// E23, E30: 40 requests on 8 sequences.
+#[test]
+fn each_request_gets_its_own_answer_in_any_company() {
+    let mut bench = Bench::new(options(), |_| ());
+    let wanted: Vec<(Vec<u32>, usize)> = (0..40)
+        .map(|i| {
+            (
+                prompt(i, 1 + (i as usize * 13) % 100),
+                1 + (i as usize * 7) % 50,
+            )
+        })
+        .collect();
+    let mut clients: Vec<Client> = wanted.iter().map(|(p, n)| bench.submit(p, *n)).collect();
+    bench.run(&mut clients);
+    for (client, (prompt, tokens)) in clients.iter().zip(&wanted) {
+        assert_eq!(client.tokens, lonely(prompt, *tokens));
+        let receipt = client.receipt();
+        assert_eq!(receipt.generated_tokens, *tokens);
+        assert_eq!(receipt.prompt_tokens, prompt.len());
+    }
+    assert!(
+        bench.control.widest.load(SeqCst) >= 8,
+        "rows decode together"
+    );
+    assert_eq!(bench.metrics.completed.load(Relaxed), 40);
+    bench.check_empty();
+}
+
+#[test]
+fn a_long_prompt_does_not_hold_up_those_that_decode() {
+    let mut bench = Bench::new(options(), |_| ());
+    let mut short = bench.submit(&prompt(1, 4), 60);
+    bench.turn();
+    let _long = bench.submit(&prompt(2, 400), 4);
+    for turn in 1..=25 {
+        bench.turn();
+        short.read();
+        assert_eq!(short.tokens.len(), 1 + turn, "a token a turn");
+    }
+    // The other way round: a short prompt does not wait for the end of a long one.
+    let mut late = bench.submit(&prompt(3, 5), 4);
+    let mut long = bench.submit(&prompt(4, 400), 4);
+    for _ in 0..4 {
+        bench.turn();
+    }
+    late.read();
+    long.read();
+    assert!(!late.tokens.is_empty() && long.tokens.is_empty());
+    bench.run(&mut []);
+    bench.check_empty();
+}
+
+// E05, E06: gone while it waits, in the middle of its prompt, before and after its first token,
+// and at its last step.
+#[test]
+fn a_client_that_goes_frees_everything_within_a_turn() {
+    for turns in 0..30 {
+        let mut bench = Bench::new(options(), |model| model.capacity.sequences = 2);
+        let mut company = bench.submit(&prompt(1, 40), 30);
+        let running = bench.submit(&prompt(2, 70), 20);
+        let waiting = bench.submit(&prompt(3, 10), 20);
+        for _ in 0..turns {
+            bench.turn();
+        }
+        drop(running);
+        drop(waiting);
+        bench.turn();
+        let left = u64::from(bench.scheduler.has_work());
+        assert_eq!(bench.metrics.running.load(Relaxed), left, "after {turns}");
+        assert_eq!(bench.metrics.queued.load(Relaxed), 0, "after {turns}");
+        bench.run(std::slice::from_mut(&mut company));
+        assert_eq!(company.tokens, lonely(&prompt(1, 40), 30));
+        bench.check_empty();
+    }
+}
+
+#[test]
+fn a_reader_that_has_enough_ends_its_request_well() {
+    let mut bench = Bench::new(options(), |_| ());
+    let mut client = bench.submit(&prompt(1, 4), 400);
+    for _ in 0..5 {
+        bench.turn();
+    }
+    client.enough.store(true, Relaxed);
+    bench.run(std::slice::from_mut(&mut client));
+    assert!(client.tokens.len() <= 6);
+    assert!(matches!(client.end, Some(Ok((true, _)))));
+    assert_eq!(bench.metrics.cancelled.load(Relaxed), 0);
+    bench.check_empty();
+}
+
+#[test]
+fn a_deadline_ends_a_request_wherever_it_is() {
+    let mut bench = Bench::new(options(), |model| model.capacity.sequences = 1);
+    let mut clients = Vec::new();
+    for (i, milliseconds) in [(1, 100), (2, 105), (3, 10_000)] {
+        let (mut job, client) = job(&prompt(i, 20), 100);
+        job.deadline = Some(bench.now + Duration::from_millis(milliseconds));
+        bench.scheduler.submit(job, bench.now);
+        clients.push(client);
+    }
+    bench.run(&mut clients);
+    assert!(matches!(clients[0].end, Some(Err(Failure::Deadline(n))) if n > 0));
+    assert_eq!(clients[1].end, Some(Err(Failure::Deadline(0))), "it waited");
+    assert_eq!(clients[2].tokens, lonely(&prompt(3, 20), 100));
+    bench.check_empty();
+}
+
+// E29: a row without usable logits; a row that fails its step.
+#[test]
+fn a_request_at_fault_fails_alone() {
+    let mut bench = Bench::new(options(), |_| ());
+    bench.control.poison_token.store(200, SeqCst);
+    bench.control.faulty_token.store(201, SeqCst);
+    let mut clients: Vec<Client> = (0..6)
+        .map(|i| {
+            let mut prompt = prompt(i, 20);
+            match i {
+                2 => *prompt.last_mut().expect("not empty") = 200,
+                4 => *prompt.last_mut().expect("not empty") = 201,
+                _ => {}
+            }
+            bench.submit(&prompt, 20)
+        })
+        .collect();
+    bench.run(&mut clients);
+    for (i, client) in clients.iter().enumerate() {
+        match i {
+            2 => assert!(matches!(client.end, Some(Err(Failure::Row(_))))),
+            4 => assert!(matches!(client.end, Some(Err(Failure::Device(_))))),
+            i => assert_eq!(client.tokens, lonely(&prompt(i as u32, 20), 20)),
+        }
+    }
+    bench.check_empty();
+
+    // In the middle of a batch of rows that decode: the rest goes on with the same answers.
+    let mut clients: Vec<Client> = (0..4).map(|i| bench.submit(&prompt(i, 3), 40)).collect();
+    for _ in 0..8 {
+        bench.turn();
+    }
+    let fault = lonely(&prompt(1, 3), 40)[7];
+    bench.control.faulty_token.store(u64::from(fault), SeqCst);
+    bench.run(&mut clients);
+    for (i, client) in clients.iter().enumerate() {
+        let whole = lonely(&prompt(i as u32, 3), 40);
+        match &client.end {
+            Some(Ok(_)) => assert_eq!(client.tokens, whole),
+            _ => {
+                let last = client.tokens.last().expect("some tokens");
+                assert_eq!(
+                    (*last, &client.tokens[..]),
+                    (fault, &whole[..client.tokens.len()])
+                );
+            }
+        }
+    }
+    assert!(clients[1].end.as_ref().is_some_and(Result::is_err));
+    assert!(
+        clients
+            .iter()
+            .any(|client| client.end.as_ref().is_some_and(Result::is_ok))
+    );
+    bench.check_empty();
+}
+
+// E07: reuse only to where every kind of state is, and the same answer as a cold start.
+#[test]
+fn a_common_beginning_is_computed_once() {
+    for (recurrent, reuse, expected) in [
+        (false, PrefixReuse::Exact, 96),
+        (false, PrefixReuse::Any, 100),
+        (false, PrefixReuse::Off, 0),
+        (true, PrefixReuse::Exact, 0),
+        (true, PrefixReuse::Any, 0),
+    ] {
+        let mut bench = Bench::new(SchedulerOptions { reuse, ..options() }, |model| {
+            model.capacity.recurrent = recurrent;
+        });
+        let shared = prompt(1, 100);
+        let first = [&shared[..], &prompt(5, 20)].concat();
+        let second = [&shared[..], &[91, 92, 93]].concat();
+        for (prompt, reused) in [(&first, 0), (&second, expected)] {
+            let mut client = bench.submit(prompt, 30);
+            bench.run(std::slice::from_mut(&mut client));
+            assert_eq!(client.tokens, lonely(prompt, 30));
+            assert_eq!(
+                client.receipt().reused_tokens,
+                reused,
+                "{recurrent} {reuse:?}"
+            );
+        }
+        // A talk goes on: the last answer's last token never entered.
+        let third = [&second[..], &lonely(&second, 30), &[88, 87]].concat();
+        let mut client = bench.submit(&third, 9);
+        bench.run(std::slice::from_mut(&mut client));
+        assert_eq!(client.tokens, lonely(&third, 9));
+        let reused = match reuse {
+            PrefixReuse::Off => 0,
+            PrefixReuse::Any => 132,
+            PrefixReuse::Exact if recurrent => 0,
+            PrefixReuse::Exact => 96,
+        };
+        assert_eq!(
+            client.receipt().reused_tokens,
+            reused,
+            "{recurrent} {reuse:?}"
+        );
+        // Another tenant sees nothing of it.
+        let (mut job, mut client) = job(&third, 9);
+        job.salt = 1;
+        bench.scheduler.submit(job, bench.now);
+        bench.run(std::slice::from_mut(&mut client));
+        assert_eq!(
+            (client.receipt().reused_tokens, client.tokens.len()),
+            (0, 9)
+        );
+        bench.check_empty();
+    }
+}
+
+#[test]
+fn preempted_requests_end_as_if_undisturbed() {
+    for evicted in [false, true] {
+        let mut preempting = options();
+        preempting.preempt_after = Some(Duration::from_millis(50));
+        let mut bench = Bench::new(preempting, |model| {
+            model.capacity.sequences = if evicted { 2 } else { 8 };
+            model.rows = 16;
+            model.capacity.positions = 640;
+        });
+        let lengths = [200, 220, 180, 90, 40, 10];
+        let mut clients: Vec<Client> = lengths
+            .iter()
+            .enumerate()
+            .map(|(i, &n)| bench.submit(&prompt(i as u32, 30 + i), n))
+            .collect();
+        bench.run(&mut clients);
+        for (i, (client, &n)) in clients.iter().zip(&lengths).enumerate() {
+            assert_eq!(client.tokens, lonely(&prompt(i as u32, 30 + i), n));
+            assert!(client.receipt().preemptions <= 2);
+        }
+        assert!(bench.metrics.preemptions.load(Relaxed) > 0);
+        bench.check_empty();
+    }
+}
+
+// E26, E43
+#[test]
+fn what_can_never_fit_is_refused_and_what_is_admitted_ends() {
+    let mut bench = Bench::new(options(), |model| model.capacity.positions = 256);
+    let mut clients = vec![
+        bench.submit(&prompt(1, 250), 7),
+        bench.submit(&prompt(1, 250), 8),
+        bench.submit(&[], 8),
+        bench.submit(&prompt(2, 1), 256),
+    ];
+    bench.run(&mut clients);
+    assert_eq!(clients[0].tokens.len(), 7);
+    for refused in [&clients[1], &clients[2]] {
+        assert!(matches!(
+            refused.end,
+            Some(Err(Failure::TooLong { limit: 256, .. }))
+        ));
+    }
+    assert_eq!(clients[3].tokens.len(), 256);
+    bench.check_empty();
+}
+
+#[test]
+fn a_request_that_waits_for_room_is_passed_by_a_few_and_no_more() {
+    let mut bench = Bench::new(options(), |model| model.capacity.positions = 256);
+    let mut first = bench.submit(&prompt(1, 10), 100);
+    let mut large = bench.submit(&prompt(2, 100), 150);
+    let mut small: Vec<Client> = (0..60).map(|i| bench.submit(&prompt(i, 10), 20)).collect();
+    bench.run(&mut small);
+    first.read();
+    large.read();
+    assert_eq!(large.tokens, lonely(&prompt(2, 100), 150));
+    let queue = |client: &Client| client.receipt().queue_seconds;
+    let later = small
+        .iter()
+        .filter(|client| queue(client) > queue(&large))
+        .count();
+    assert!(later >= 50, "{later} of 60 were admitted behind it");
+    bench.check_empty();
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    Submit {
+        seed: u32,
+        length: usize,
+        tokens: usize,
+    },
+    Turn(usize),
+    Drop(usize),
+    Break(usize),
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        3 => (0u32..4, 1usize..120, 1usize..60)
+            .prop_map(|(seed, length, tokens)| Act::Submit { seed, length, tokens }),
+        4 => (1usize..12).prop_map(Act::Turn),
+        2 => (0usize..20).prop_map(Act::Drop),
+        1 => (1usize..3).prop_map(Act::Break),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    // Arrivals, departures and failures at every point; the mock panics at any misuse.
+    #[test]
+    fn whatever_happens_answers_are_right_and_everything_comes_back(
+        acts in prop::collection::vec(act(), 1..60),
+        sequences in 1usize..6,
+        positions in 8usize..40,
+        recurrent: bool,
+        any: bool,
+        preempt: bool,
+    ) {
+        let mut chosen = options();
+        chosen.reuse = if any { PrefixReuse::Any } else { PrefixReuse::Exact };
+        chosen.preempt_after = preempt.then_some(Duration::from_millis(30));
+        let mut bench = Bench::new(chosen, |model| {
+            model.capacity.sequences = sequences;
+            model.capacity.positions = positions * 16;
+            model.capacity.recurrent = recurrent;
+        });
+        let mut clients: Vec<(Client, Vec<u32>, usize)> = Vec::new();
+        for act in acts {
+            match act {
+                Act::Submit { seed, length, tokens } => {
+                    let prompt = prompt(seed, length);
+                    let client = bench.submit(&prompt, tokens);
+                    clients.push((client, prompt, tokens));
+                }
+                Act::Turn(turns) => (0..turns).for_each(|_| bench.turn()),
+                Act::Drop(index) => {
+                    if index < clients.len() {
+                        clients.remove(index);
+                    }
+                }
+                Act::Break(turns) => {
+                    bench.control.broken.store(true, SeqCst);
+                    (0..turns).for_each(|_| bench.turn());
+                    bench.control.broken.store(false, SeqCst);
+                }
+            }
+        }
+        bench.run(&mut []);
+        for (client, prompt, tokens) in &mut clients {
+            client.read();
+            let whole = lonely(prompt, *tokens);
+            match client.end.as_ref().expect("every request ends") {
+                Ok((stopped, _)) => {
+                    prop_assert!(!stopped);
+                    prop_assert_eq!(&client.tokens, &whole);
+                }
+                Err(Failure::Device(_)) => {
+                    prop_assert_eq!(&client.tokens[..], &whole[..client.tokens.len()]);
+                }
+                Err(Failure::TooLong { limit, .. }) => {
+                    prop_assert!(prompt.len() + *tokens - 1 > *limit);
+                }
+                Err(other) => prop_assert!(false, "{other}"),
+            }
+        }
+        bench.check_empty();
+    }
+}
