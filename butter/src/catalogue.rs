@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use memmap2::Mmap;
 
-use crate::gguf::{DequantiseError, GgufFile, TensorType, dequantise};
+use crate::gguf::{DequantiseError, GgufFile, TensorType, dequantise, dequantise_mxfp4};
 
 /// A tensor of a mapped checkpoint. Cloning shares the map.
 #[derive(Clone, Debug)]
@@ -16,6 +16,8 @@ pub struct Tensor {
     shape: Vec<usize>,
     map: Arc<Mmap>,
     range: Range<usize>,
+    /// The exponents of the blocks of an MXFP4 tensor that is stored in two.
+    scales: Option<Arc<Tensor>>,
 }
 
 impl Tensor {
@@ -34,7 +36,32 @@ impl Tensor {
             shape,
             map,
             range,
+            scales: None,
         }
+    }
+
+    /// The tensor `[.., columns]` whose codes of four bits lie in `blocks`,
+    /// `[.., columns / 32, 16]`, and the exponents of its blocks in `scales`,
+    /// `[.., columns / 32]`, both bytes.
+    pub(crate) fn mxfp4(blocks: &Self, scales: &Self, shape: &[usize]) -> Self {
+        debug_assert_eq!(blocks.range.len(), 16 * scales.range.len());
+        Self {
+            ty: TensorType::MXFP4,
+            shape: shape.to_vec(),
+            scales: Some(Arc::new(scales.clone())),
+            ..blocks.clone()
+        }
+    }
+
+    /// The tensor with each element in a row of its own.
+    pub(crate) fn by_elements(mut self) -> Self {
+        self.shape.push(1);
+        self
+    }
+
+    /// Whether the bytes do not decode alone.
+    pub(crate) fn has_scales(&self) -> bool {
+        self.scales.is_some()
     }
 
     /// Name in the checkpoint.
@@ -70,6 +97,10 @@ impl Tensor {
     /// The whole tensor decoded to `f32`.
     pub fn to_f32(&self) -> Result<Vec<f32>, DequantiseError> {
         let mut values = vec![0.0; self.elements()];
+        if let Some(scales) = &self.scales {
+            dequantise_mxfp4(self.bytes(), scales.bytes(), &mut values);
+            return Ok(values);
+        }
         dequantise(self.ty, self.bytes(), &mut values)?;
         Ok(values)
     }
@@ -80,6 +111,13 @@ impl Tensor {
     /// If `row` is past the tensor's last.
     pub fn row_to_f32(&self, row: usize, out: &mut [f32]) -> Result<(), DequantiseError> {
         let columns = self.shape.last().copied().unwrap_or(1);
+        if let Some(scales) = &self.scales {
+            let blocks = columns / 32;
+            let codes = &self.bytes()[row * blocks * 16..(row + 1) * blocks * 16];
+            let scales = &scales.bytes()[row * blocks..(row + 1) * blocks];
+            dequantise_mxfp4(codes, scales, out);
+            return Ok(());
+        }
         let length = self.ty.bytes_of(columns).unwrap_or(0);
         dequantise(
             self.ty,

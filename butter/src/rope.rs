@@ -72,6 +72,16 @@ pub enum RopeScaling {
         truncate: bool,
         /// What rotated elements are multiplied by.
         magnitude: f64,
+        /// What attention over latents multiplies its scores by beside its own scale.
+        score_factor: f64,
+    },
+    /// The first pairs of a head keep the frequencies that all of them would have, divided by a
+    /// factor; the others do not turn (Gemma 4).
+    Proportional {
+        /// Pairs that turn.
+        pairs: usize,
+        /// The factor.
+        factor: f64,
     },
     /// Each frequency divided by its own factor: one list up to the original
     /// context, another beyond.
@@ -115,10 +125,25 @@ impl Rope {
         }
     }
 
+    /// What attention over latents multiplies its scores by beside its own scale; 1 but for YaRN.
+    pub fn score_factor(&self) -> f32 {
+        match self.scaling {
+            RopeScaling::Yarn { score_factor, .. } => score_factor as f32,
+            _ => 1.0,
+        }
+    }
+
     fn scale(&self, pair: usize, frequency: f64, context: usize) -> f64 {
         match &self.scaling {
             RopeScaling::Default | RopeScaling::Dynamic { .. } => frequency,
             RopeScaling::Linear { factor } => frequency / factor,
+            RopeScaling::Proportional { pairs, factor } => {
+                if pair < *pairs {
+                    frequency / factor
+                } else {
+                    0.0
+                }
+            }
             RopeScaling::Factors(factors) => frequency / f64::from(factors[pair]),
             RopeScaling::Longrope {
                 short,

@@ -57,7 +57,7 @@ pub enum SafetensorsFault {
     #[error("header (byte 8): {0}")]
     Json(serde_json::Error),
     /// A dtype that Butter does not decode.
-    #[error("tensor {name} has dtype {dtype}, supported are F32, F16 and BF16")]
+    #[error("tensor {name} has dtype {dtype}, supported are F32, F16, BF16 and U8")]
     Dtype {
         /// The tensor.
         name: String,
@@ -187,6 +187,7 @@ pub fn parse_header(bytes: &[u8]) -> Result<Vec<SafetensorsEntry>, SafetensorsFa
             "F32" => TensorType::F32,
             "F16" => TensorType::F16,
             "BF16" => TensorType::BF16,
+            "U8" => TensorType::U8,
             other => {
                 return Err(SafetensorsFault::Dtype {
                     name: quoted(&name),

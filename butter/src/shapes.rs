@@ -1,7 +1,7 @@
 //! Shapes of known models, and random weights of them: what speed depends on, without a
 //! checkpoint.
 
-use crate::config::{Activation, Attention, FeedForward, LayerConfig, Mixer, ModelConfig};
+use crate::config::{Activation, Attention, FeedForward, LayerConfig, Mixer, ModelConfig, Norms};
 use crate::rope::{Rope, RopeLayout, RopeScaling};
 use crate::weights::{
     AttentionWeights, FeedForwardWeights, GatedWeights, LayerWeights, MixerWeights, ModelWeights,
@@ -107,7 +107,7 @@ impl Shape {
                 intermediate_size: self.intermediate_size,
                 activation: Activation::Silu,
             },
-            post_norms: false,
+            norms: Norms::Before,
         };
         ModelConfig {
             vocab_size: self.vocab_size,
@@ -136,7 +136,7 @@ impl Shape {
         let (query, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
         let (hidden, inner) = (self.hidden_size, self.intermediate_size);
         let mut layer = || LayerWeights {
-            mixer_norm: WeightVector::ones(hidden),
+            mixer_norm: Some(WeightVector::ones(hidden)),
             mixer: MixerWeights::Attention(Box::new(AttentionWeights {
                 query: matrix(query, hidden),
                 key: matrix(kv, hidden),
@@ -147,13 +147,15 @@ impl Shape {
                 ..AttentionWeights::default()
             })),
             mixer_post_norm: None,
-            feed_forward_norm: WeightVector::ones(hidden),
+            feed_forward_norm: Some(WeightVector::ones(hidden)),
             feed_forward: FeedForwardWeights::Dense(GatedWeights {
                 gate: matrix(inner, hidden),
                 up: matrix(inner, hidden),
                 down: matrix(hidden, inner),
             }),
             feed_forward_post_norm: None,
+            inputs: None,
+            output_scale: None,
         };
         let layers = (0..self.layers).map(|_| layer()).collect();
         ModelWeights {
@@ -161,6 +163,7 @@ impl Shape {
             layers,
             final_norm: WeightVector::ones(hidden),
             output: (!self.tied).then(|| matrix(self.vocab_size, hidden)),
+            per_layer: None,
         }
     }
 }

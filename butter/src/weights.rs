@@ -8,7 +8,8 @@ use std::ops::Range;
 
 use crate::catalogue::{Tensor, TensorCatalogue};
 use crate::config::{
-    Attention, FeedForward, GatedDelta, LayerConfig, Mamba2, Mixer, Mixture, ModelConfig,
+    Attention, FeedForward, GatedDelta, LatentAttention, LayerConfig, Mamba2, Mixer, Mixture,
+    ModelConfig, ShortConvolution,
 };
 use crate::families;
 use crate::gguf::DequantiseError;
@@ -33,7 +34,7 @@ pub enum TensorNames {
 /// together are their rows one after another.
 #[derive(Clone, Debug, Default)]
 pub struct WeightMatrix {
-    parts: Vec<(Tensor, Range<usize>)>,
+    parts: Vec<Part>,
     rows: usize,
     columns: usize,
     random: Option<Random>,
@@ -49,13 +50,47 @@ pub struct Random {
     pub limit: f32,
 }
 
+/// Some rows of a tensor.
+#[derive(Clone, Debug)]
+struct Part {
+    tensor: Tensor,
+    /// Rows `start`, `start + step`, …, `count` of them.
+    start: usize,
+    count: usize,
+    step: usize,
+    /// What the elements are multiplied by.
+    factor: f32,
+}
+
+impl Part {
+    fn row(&self, index: usize) -> usize {
+        self.start + index * self.step
+    }
+
+    fn row_to_f32(&self, index: usize, out: &mut [f32]) -> Result<(), DequantiseError> {
+        self.tensor.row_to_f32(self.row(index), out)?;
+        if self.factor != 1.0 {
+            for value in out {
+                *value *= self.factor;
+            }
+        }
+        Ok(())
+    }
+}
+
 impl WeightMatrix {
     /// All rows of a tensor.
     pub fn whole(tensor: Tensor) -> Self {
         let columns = tensor.shape().last().copied().unwrap_or(1);
         let rows = tensor.elements().checked_div(columns).unwrap_or(0);
         Self {
-            parts: vec![(tensor, 0..rows)],
+            parts: vec![Part {
+                tensor,
+                start: 0,
+                count: rows,
+                step: 1,
+                factor: 1.0,
+            }],
             rows,
             columns,
             random: None,
@@ -89,18 +124,60 @@ impl WeightMatrix {
         for range in ranges {
             assert!(range.end <= self.rows || self.parts.is_empty());
             let mut first = 0;
-            for (tensor, rows) in &self.parts {
-                let last = first + rows.len();
+            for part in &self.parts {
+                let last = first + part.count;
                 let (start, end) = (range.start.max(first), range.end.min(last));
                 if start < end {
-                    let part = rows.start + start - first..rows.start + end - first;
-                    selected.parts.push((tensor.clone(), part));
+                    selected.parts.push(Part {
+                        start: part.row(start - first),
+                        count: end - start,
+                        ..part.clone()
+                    });
                     selected.rows += end - start;
                 }
                 first = last;
             }
         }
         selected
+    }
+
+    /// Every second row of each tensor, from `first`.
+    pub fn alternate(&self, first: usize) -> Self {
+        let parts = self.parts.iter().map(|part| Part {
+            start: part.row(first),
+            count: part.count.saturating_sub(first).div_ceil(2),
+            step: 2 * part.step,
+            ..part.clone()
+        });
+        let parts: Vec<Part> = parts.collect();
+        Self {
+            rows: parts.iter().map(|part| part.count).sum(),
+            columns: self.columns,
+            parts,
+            random: None,
+        }
+    }
+
+    /// Multiplies all elements.
+    pub fn scale(&mut self, factor: f32) {
+        for part in &mut self.parts {
+            part.factor *= factor;
+        }
+    }
+
+    /// Multiplies so many rows by a factor, then so many by the next, up to the last.
+    ///
+    /// # Panics
+    /// If there are not so many rows.
+    pub fn scale_rows(&mut self, runs: &[(usize, f32)]) {
+        let mut first = 0;
+        let runs = runs.iter().map(|&(rows, factor)| {
+            let mut run = self.select(std::iter::once(first..first + rows));
+            run.scale(factor);
+            first += rows;
+            run
+        });
+        *self = Self::concatenated(runs.collect::<Vec<Self>>());
     }
 
     /// The rows of several matrices of as many columns, one after another.
@@ -124,21 +201,35 @@ impl WeightMatrix {
         self.columns
     }
 
-    /// The tensors and which of their rows.
-    pub fn parts(&self) -> &[(Tensor, Range<usize>)] {
-        &self.parts
+    /// Storage type of the first row; `None` without rows.
+    pub fn first_type(&self) -> Option<crate::gguf::TensorType> {
+        self.parts.first().map(|part| part.tensor.ty())
     }
 
-    /// The stored bytes of all rows, if all are of one type, and that type.
+    /// The storage type of all rows, if they are of one type and decode by it alone.
+    pub fn one_type(&self) -> Option<crate::gguf::TensorType> {
+        let ty = self.first_type()?;
+        let decodes_alone =
+            |part: &Part| part.tensor.ty() == ty && part.factor == 1.0 && !part.tensor.has_scales();
+        self.parts.iter().all(decodes_alone).then_some(ty)
+    }
+
+    /// The stored bytes of all rows, if they are what the elements decode from and all are of one
+    /// type, and that type.
     pub fn bytes(&self) -> Option<(crate::gguf::TensorType, Vec<u8>)> {
-        let ty = self.parts.first()?.0.ty();
+        let ty = self.one_type()?;
         let row = ty.bytes_of(self.columns)?;
         let mut bytes = Vec::with_capacity(row * self.rows);
-        for (tensor, rows) in &self.parts {
-            if tensor.ty() != ty {
-                return None;
+        for part in &self.parts {
+            let tensor = &part.tensor;
+            let (runs, length) = match part.step {
+                1 => (1, part.count),
+                _ => (part.count, 1),
+            };
+            for run in 0..runs {
+                let start = part.row(run) * row;
+                bytes.extend_from_slice(&tensor.bytes()[start..start + length * row]);
             }
-            bytes.extend_from_slice(&tensor.bytes()[rows.start * row..rows.end * row]);
         }
         Some((ty, bytes))
     }
@@ -151,9 +242,9 @@ impl WeightMatrix {
         }
         let mut values = vec![0.0; self.rows * self.columns];
         let mut out = values.chunks_exact_mut(self.columns.max(1));
-        for (tensor, rows) in &self.parts {
-            for (row, out) in rows.clone().zip(&mut out) {
-                tensor.row_to_f32(row, out)?;
+        for part in &self.parts {
+            for (index, out) in (0..part.count).zip(&mut out) {
+                part.row_to_f32(index, out)?;
             }
         }
         Ok(values)
@@ -171,11 +262,11 @@ impl WeightMatrix {
             }
             return Ok(());
         }
-        for (tensor, rows) in &self.parts {
-            if row < rows.len() {
-                return tensor.row_to_f32(rows.start + row, out);
+        for part in &self.parts {
+            if row < part.count {
+                return part.row_to_f32(row, out);
             }
-            row -= rows.len();
+            row -= part.count;
         }
         panic!("row {row} past the last of {} rows", self.rows)
     }
@@ -225,23 +316,51 @@ pub struct ModelWeights {
     pub final_norm: WeightVector,
     /// `[vocab_size, hidden_size]`; `None` where the embedding serves.
     pub output: Option<WeightMatrix>,
+    /// What makes the inputs of each layer.
+    pub per_layer: Option<PerLayerInputWeights>,
+}
+
+/// The weights of [`PerLayerInputs`](crate::config::PerLayerInputs) before the layers.
+#[derive(Clone, Debug, Default)]
+pub struct PerLayerInputWeights {
+    /// `[vocab_size, layers * size]`: inputs that follow from the token.
+    pub embedding: WeightMatrix,
+    /// `[layers * size, hidden_size]`: inputs that follow from its embedding.
+    pub projection: WeightMatrix,
+    /// `[size]`, of the projection's output.
+    pub norm: WeightVector,
+}
+
+/// The weights of a layer's own inputs: `hidden += norm(output(gelu(gate(hidden)) * input))`.
+#[derive(Clone, Debug, Default)]
+pub struct LayerInputWeights {
+    /// `[size, hidden_size]`.
+    pub gate: WeightMatrix,
+    /// `[hidden_size, size]`.
+    pub output: WeightMatrix,
+    /// `[hidden_size]`.
+    pub norm: WeightVector,
 }
 
 /// The weights of one layer.
 #[derive(Clone, Debug)]
 pub struct LayerWeights {
     /// `[hidden_size]`, before the mixer.
-    pub mixer_norm: WeightVector,
+    pub mixer_norm: Option<WeightVector>,
     /// The mixer's own.
     pub mixer: MixerWeights,
     /// `[hidden_size]`, after the mixer.
     pub mixer_post_norm: Option<WeightVector>,
     /// `[hidden_size]`, before the feed-forward.
-    pub feed_forward_norm: WeightVector,
+    pub feed_forward_norm: Option<WeightVector>,
     /// The feed-forward's own.
     pub feed_forward: FeedForwardWeights,
     /// `[hidden_size]`, after the feed-forward.
     pub feed_forward_post_norm: Option<WeightVector>,
+    /// Of the layer's own inputs.
+    pub inputs: Option<LayerInputWeights>,
+    /// `[1]`: what the residual stream is multiplied by at the layer's end.
+    pub output_scale: Option<WeightVector>,
 }
 
 /// The weights of a [`Mixer`].
@@ -253,6 +372,52 @@ pub enum MixerWeights {
     GatedDelta(Box<GatedDeltaWeights>),
     /// Of a Mamba-2 block.
     Mamba2(Box<Mamba2Weights>),
+    /// Of attention over latents.
+    Latent(Box<LatentWeights>),
+    /// Of a gated convolution.
+    ShortConvolution(Box<ShortConvolutionWeights>),
+    /// Of attention and a Mamba-2 block side by side.
+    Parallel(Box<(AttentionWeights, Mamba2Weights)>),
+    /// Of nothing.
+    Absent,
+}
+
+/// The weights of a [`LatentAttention`].
+#[derive(Clone, Debug, Default)]
+pub struct LatentWeights {
+    /// `[query_rank, hidden_size]` and the norm of what it gives, `[query_rank]`.
+    pub query_down: Option<(WeightMatrix, WeightVector)>,
+    /// `[head_count * key_dim, query_rank or hidden_size]`: what is not rotated.
+    pub query: WeightMatrix,
+    /// `[head_count * rotary_dim, query_rank or hidden_size]`: what is.
+    pub query_rotated: WeightMatrix,
+    /// `[latent_size, hidden_size]`.
+    pub latent: WeightMatrix,
+    /// `[latent_size]`.
+    pub latent_norm: WeightVector,
+    /// `[rotary_dim, hidden_size]`: the key that all heads share.
+    pub key_rotated: WeightMatrix,
+    /// `[head_count * key_dim, latent_size]`.
+    pub key: WeightMatrix,
+    /// `[head_count * value_dim, latent_size]`.
+    pub value: WeightMatrix,
+    /// `[hidden_size, head_count * value_dim]`.
+    pub output: WeightMatrix,
+}
+
+/// The weights of a [`ShortConvolution`].
+#[derive(Clone, Debug, Default)]
+pub struct ShortConvolutionWeights {
+    /// `[channels, hidden_size]`: what the input is multiplied by before the convolution.
+    pub before: WeightMatrix,
+    /// `[channels, hidden_size]`: what its output is multiplied by.
+    pub after: WeightMatrix,
+    /// `[channels, hidden_size]`.
+    pub input: WeightMatrix,
+    /// `[channels, width]`.
+    pub conv: WeightMatrix,
+    /// `[hidden_size, channels]`.
+    pub output: WeightMatrix,
 }
 
 /// The weights of an [`Attention`].
@@ -323,8 +488,8 @@ pub struct Mamba2Weights {
     pub skip: WeightVector,
     /// `[head_count]`: added to the time step.
     pub step_bias: WeightVector,
-    /// `[inner_size]`.
-    pub norm: WeightVector,
+    /// `[inner_size]`, of the gated output.
+    pub norm: Option<WeightVector>,
     /// `[hidden_size, inner_size]`.
     pub output: WeightMatrix,
 }
@@ -332,10 +497,12 @@ pub struct Mamba2Weights {
 /// The weights of a [`FeedForward`].
 #[derive(Clone, Debug)]
 pub enum FeedForwardWeights {
-    /// Of a dense one.
+    /// Of a dense one; without a gate, that is empty.
     Dense(GatedWeights),
     /// Of a mixture.
     Mixture(Box<MixtureWeights>),
+    /// Of nothing.
+    Absent,
 }
 
 /// The weights of one gated feed-forward.
@@ -364,6 +531,12 @@ pub struct MixtureWeights {
     pub shared: Option<GatedWeights>,
     /// `[1, hidden_size]`: the gate of the shared expert.
     pub shared_gate: Option<WeightMatrix>,
+    /// `[expert_count]`.
+    pub router_bias: Option<WeightVector>,
+    /// `[expert_count]`: added to scores for the choice alone.
+    pub score_bias: Option<WeightVector>,
+    /// Of gate, up and down, each of as many elements as `[expert_count, outputs]`.
+    pub biases: Option<[WeightMatrix; 3]>,
 }
 
 impl ModelWeights {

@@ -26,14 +26,14 @@ use iron_runtime::Backend;
 use support::{data, ids, json};
 
 /// Positions of a stream; more than a ring of [`STEP_ROWS`] rows and a window of 32 holds.
-const STREAM: usize = 124;
+const STREAM: usize = 300;
 const STREAMS: usize = 3;
 const STEP_ROWS: usize = 16;
 const SEQUENCES: usize = 5;
 /// Positions of a block of the cache.
-const BLOCK: usize = 32;
+const BLOCK: usize = butter::engine::BLOCK_SIZE;
 /// Fewer than all sequences want at their longest.
-const BLOCKS: usize = 12;
+const BLOCKS: usize = 10;
 
 macro_rules! kinds {
     ($($family:ident: $bound:literal,)*) => {
@@ -210,7 +210,7 @@ impl World {
         if self.random.below(3) == 0 {
             // One that windows have moved past the start of.
             self.open(STREAM);
-            for _ in 0..6 {
+            for _ in 0..18 {
                 self.chunk(0, 15, true);
             }
         }

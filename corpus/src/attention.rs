@@ -17,7 +17,7 @@ use iron_ir::prelude::*;
 use iron_ir::testing::{Bound, Cases, Generator, Inputs, ints, normal, values};
 
 /// Most positions of one split of [`attention_decode`].
-const MOST_POSITIONS: u32 = 512;
+pub(crate) const MOST_POSITIONS: u32 = 512;
 
 /// Positions of one split of a row that sees `seen` positions: the splits fill a device that has
 /// one row, and their number depends on the row alone, never on its company.
@@ -44,16 +44,16 @@ pub(crate) fn split_of<const HEAD_DIM: u32>(length: u32, window: u32, split: u32
 }
 
 /// Writes the keys and values of new rows: row `r` goes to position `positions[r]` of sequence
-/// `sequences[r]`.
+/// `sequences[r]`. Keys and values may differ in size.
 #[kernel(grid = [rows, kv_heads], workgroup = 64, instances(T = [f32, f16, bf16]))]
 pub fn kv_append<T: Float>(
     k: &Tensor<T, (rows, kv_heads, head_dim)>,
-    v: &Tensor<T, (rows, kv_heads, head_dim)>,
+    v: &Tensor<T, (rows, kv_heads, value_dim)>,
     positions: &Tensor<u32, (rows,)>,
     sequences: &Tensor<u32, (rows,)>,
     block_table: &Tensor<u32, (all_sequences, max_blocks)>,
     k_cache: &mut Tensor<T, (blocks, kv_heads, block_size, head_dim)>,
-    v_cache: &mut Tensor<T, (blocks, kv_heads, block_size, head_dim)>,
+    v_cache: &mut Tensor<T, (blocks, kv_heads, block_size, value_dim)>,
 ) {
     let (row, head) = (group_id(0), group_id(1));
     let position = positions[row];
@@ -63,6 +63,8 @@ pub fn kv_append<T: Float>(
     let slot = position % block_size;
     for i in strided(head_dim) {
         k_cache[[block, head, slot, i]] = k[[row, head, i]];
+    }
+    for i in strided(value_dim) {
         v_cache[[block, head, slot, i]] = v[[row, head, i]];
     }
 }
@@ -85,7 +87,7 @@ pub(crate) fn capped(score: f32, soft_cap: f32) -> f32 {
     grid = [splits, heads, rows],
     workgroup = 128,
     requires(heads % kv_heads == 0, block_size > 0),
-    instances(T = [f32, f16, bf16], HEAD_DIM = [32, 64, 80, 96, 128, 256, 16])
+    instances(T = [f32, f16, bf16], HEAD_DIM = [32, 64, 80, 96, 128, 256, 16, 512])
 )]
 pub fn attention_decode<T: Float, const HEAD_DIM: u32>(
     q: &Tensor<T, (rows, heads, HEAD_DIM)>,
@@ -486,20 +488,22 @@ impl Oracle<'_> {
 
 #[test_kernel(kv_append)]
 fn kv_append_writes_only_its_rows(t: &mut Cases) {
-    for (rows, kv_heads, head_dim) in [(0, 1, 8), (1, 1, 1), (5, 3, 80)] {
-        let cache = [6, kv_heads, 16, head_dim];
-        t.case(format!("{rows}x{kv_heads}x{head_dim}"))
+    for (rows, kv_heads, head_dim, value_dim) in [(0, 1, 8, 8), (1, 1, 1, 3), (5, 3, 80, 80)] {
+        let cache = |dim| [6, kv_heads, 16, dim];
+        t.case(format!("{rows}x{kv_heads}x{head_dim}/{value_dim}"))
             .input("k", [rows, kv_heads, head_dim], normal(0.0, 1.0))
-            .input("v", [rows, kv_heads, head_dim], normal(0.0, 1.0))
+            .input("v", [rows, kv_heads, value_dim], normal(0.0, 1.0))
             // Distinct positions of two sequences over distinct blocks.
             .input("positions", [rows], ints(0, 1).map(|r, _| r as i64 * 9))
             .input("sequences", [rows], ints(0, 1).map(|r, _| r as i64 % 2))
             .input("block_table", [2, 3], ints(0, 1).map(|i, _| 5 - i as i64))
-            .inout("k_cache", cache, normal(0.0, 1.0))
-            .inout("v_cache", cache, normal(0.0, 1.0))
+            .inout("k_cache", cache(head_dim), normal(0.0, 1.0))
+            .inout("v_cache", cache(value_dim), normal(0.0, 1.0))
             .bound(Bound::exact())
             .expect(move |inputs, out| {
-                for (new, cache) in [("k", "k_cache"), ("v", "v_cache")] {
+                for (new, cache, head_dim) in
+                    [("k", "k_cache", head_dim), ("v", "v_cache", value_dim)]
+                {
                     let mut expected = inputs[cache].to_vec();
                     for row in 0..rows as usize {
                         let position = row * 9;
@@ -531,9 +535,9 @@ fn attention_decode_matches_f64(t: &mut Cases) {
 }
 
 /// Splits by their definition: positions `first..end` of each that a row has.
-fn splits_of(length: usize, window: usize, head_dim: usize) -> Vec<(usize, usize)> {
+pub(crate) fn splits_of(length: usize, window: usize, head_dim: usize) -> Vec<(usize, usize)> {
     let first = length - length.min(window);
-    let least = [128, 64][usize::from(head_dim == 256)];
+    let least = [128, 64][usize::from(head_dim > 128)];
     let positions = match length - first {
         0..=4096 => least,
         4097..=8192 => 2 * least,
@@ -556,7 +560,9 @@ pub(crate) fn decode_cases(
     let cases = shapes
         .iter()
         .zip(EXTRAS)
-        .chain([(&shapes[shapes.len() - 1], EXTRAS[0])]);
+        .chain([(&shapes[shapes.len() - 1], EXTRAS[0])])
+        // The largest heads take the same steps over more columns.
+        .take(if head_dim > 256 { 3 } else { usize::MAX });
     for (&(rows, heads, kv_heads, longest), extras) in cases {
         let heads = heads * group;
         let (block_size, pages) = (64, longest / 64 + 1);

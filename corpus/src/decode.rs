@@ -437,7 +437,7 @@ pub fn fill_uniform<T: Float>(y: &mut Tensor<T, (n,)>, seed: u32, limit: f32) {
         let mut bits = seed.wrapping_add(i);
         bits = (bits ^ (bits >> 16)).wrapping_mul(0x7feb_352d);
         bits = (bits ^ (bits >> 15)).wrapping_mul(0x846c_a68b);
-        bits = bits ^ (bits >> 16);
+        bits ^= bits >> 16;
         let unit = (bits >> 8) as f32 * (1.0 / 8_388_608.0) - 1.0;
         y[i] = T::from_f32(unit * limit);
     }

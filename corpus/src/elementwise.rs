@@ -104,6 +104,31 @@ pub fn gelu_tanh_mul<T: Float>(
     zip_elements(gate, up, y, |gate, up| gate.map(|x| gelu_by_tanh(x)) * up);
 }
 
+/// Squared rectifier: `y[i] = max(x[i], 0)^2`.
+#[kernel(grid = [ceil_div(n, GROUP_ELEMENTS)], workgroup = 256, instances(T = [f32, f16, bf16]))]
+pub fn relu_squared<T: Float>(x: &Tensor<T, (n,)>, y: &mut Tensor<T, (n,)>) {
+    map_elements(x, y, |x| {
+        x.map(|v| select(v < 0.0, 0.0, v) * select(v < 0.0, 0.0, v))
+    });
+}
+
+/// Clamped SwiGLU of GPT-OSS: with `g = min(gate[i], limit)` and `u` the `up[i]` between `-limit`
+/// and `limit`, `y[i] = (u + 1) * g * sigmoid(alpha * g)`. NaN stays.
+#[kernel(grid = [ceil_div(n, GROUP_ELEMENTS)], workgroup = 256, instances(T = [f32, f16, bf16]))]
+pub fn clamped_swiglu<T: Float>(
+    gate: &Tensor<T, (n,)>,
+    up: &Tensor<T, (n,)>,
+    y: &mut Tensor<T, (n,)>,
+    limit: f32,
+    alpha: f32,
+) {
+    zip_elements(gate, up, y, |gate, up| {
+        let g = gate.map(|v| select(v > limit, limit, v));
+        let u = up.map(|v| select(v > limit, limit, select(v < -limit, -limit, v)));
+        (u + 1.0) * (g / g.map(|v| 1.0 + (-alpha * v).exp()))
+    });
+}
+
 /// Sigmoid gate: `y[i] = x[i] / (1 + exp(-gate[i]))`.
 #[kernel(grid = [ceil_div(n, GROUP_ELEMENTS)], workgroup = 256, instances(T = [f32, f16, bf16]))]
 pub fn sigmoid_mul<T: Float>(x: &Tensor<T, (n,)>, gate: &Tensor<T, (n,)>, y: &mut Tensor<T, (n,)>) {
@@ -274,6 +299,45 @@ fn gelu_tanh_mul_matches_f64(t: &mut Cases) {
             .expect(|inputs, out| {
                 let pairs = inputs["gate"].iter().zip(&inputs["up"]);
                 out.set("y", pairs.map(|(g, u)| gelu_tanh_f64(*g) * u).collect());
+            });
+    }
+}
+
+#[test_kernel(relu_squared)]
+fn relu_squared_matches_f64(t: &mut Cases) {
+    for n in LENGTHS {
+        t.case(format!("{n}"))
+            .input("x", [n], normal(0.0, 2.0))
+            .output("y", [n])
+            .bound(Bound::relative(1e-7))
+            .expect(|inputs, out| {
+                out.set(
+                    "y",
+                    inputs["x"].iter().map(|x| x.max(0.0).powi(2)).collect(),
+                );
+            });
+    }
+}
+
+#[test_kernel(clamped_swiglu)]
+fn clamped_swiglu_matches_f64(t: &mut Cases) {
+    for n in LENGTHS {
+        t.case(format!("{n}"))
+            // Both sides of both limits.
+            .input("gate", [n], normal(0.0, 6.0))
+            .input("up", [n], normal(0.0, 6.0))
+            .output("y", [n])
+            .scalar("limit", 7.0f32)
+            .scalar("alpha", 1.702f32)
+            .bound(Bound::relative(8e-6).absolute(1e-6))
+            .expect(|inputs, out| {
+                let alpha = f64::from(1.702f32);
+                let one = |(gate, up): (&f64, &f64)| {
+                    let gate = gate.min(7.0);
+                    (up.clamp(-7.0, 7.0) + 1.0) * gate / (1.0 + (-alpha * gate).exp())
+                };
+                let pairs = inputs["gate"].iter().zip(&inputs["up"]);
+                out.set("y", pairs.map(one).collect());
             });
     }
 }

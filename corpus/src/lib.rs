@@ -10,6 +10,7 @@ pub mod decode;
 pub mod elementwise;
 pub mod experts;
 pub mod grouped_attention;
+pub mod latent;
 pub mod layout;
 pub mod matmul;
 pub mod moe;

@@ -148,6 +148,23 @@ pub fn expert_matvec<T: Float, const LANES: u32>(
     }
 }
 
+/// The biases of the experts that rows chose: `y[r, e, n] = x[r, e, n] + bias[ids[r, e], n]`.
+#[kernel(grid = [ceil_div(cols, 256), chosen, rows], workgroup = 256, instances(T = [f32, f16, bf16]))]
+pub fn add_expert_bias<T: Float>(
+    x: &Tensor<T, (rows, chosen, cols)>,
+    bias: &Tensor<T, (experts, cols)>,
+    ids: &Tensor<u32, (rows, chosen)>,
+    y: &mut Tensor<T, (rows, chosen, cols)>,
+) {
+    let (column, place, row) = (global_id(0), group_id(1), group_id(2));
+    if column >= cols {
+        return;
+    }
+    let expert = index_in(ids[[row, place]], experts);
+    let sum = x[[row, place, column]].to_f32() + bias[[expert, column]].to_f32();
+    y[[row, place, column]] = T::from_f32(sum);
+}
+
 /// Weighted sum of a row's experts, in the order of their choice:
 /// `y[r, n] = sum_e weights[r, e] * x[r, e, n]`.
 #[kernel(grid = [ceil_div(cols, 256), rows], workgroup = 256, instances(T = [f32, f16, bf16]))]
@@ -377,6 +394,27 @@ fn expert_matvec_matches_f64(t: &mut Cases) {
             }
             out.set("y", y);
         });
+    }
+}
+
+#[test_kernel(add_expert_bias)]
+fn add_expert_bias_matches_f64(t: &mut Cases) {
+    for (rows, chosen, experts, cols) in [(0, 2, 3, 8), (1, 1, 1, 1), (3, 4, 32, 300)] {
+        t.case(format!("{rows}x{chosen} of {experts}, {cols}"))
+            .input("x", [rows, chosen, cols], normal(0.0, 1.0))
+            .input("bias", [experts, cols], normal(0.0, 1.0))
+            .input("ids", [rows, chosen], ints(0, experts as i64))
+            .output("y", [rows, chosen, cols])
+            .bound(Bound::relative(1e-7))
+            .expect(move |inputs, out| {
+                let cols = cols as usize;
+                let pairs = inputs["x"].chunks(cols).zip(inputs.ints("ids"));
+                let sum = |(x, id): (&[f64], &i64)| -> Vec<f64> {
+                    let bias = &inputs["bias"][*id as usize * cols..][..cols];
+                    x.iter().zip(bias).map(|(x, b)| x + b).collect()
+                };
+                out.set("y", pairs.flat_map(sum).collect());
+            });
     }
 }
 

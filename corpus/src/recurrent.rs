@@ -20,7 +20,7 @@ fn softplus(x: f32) -> f32 {
     select(x > 20.0, x, select(x < -8.0, e - 0.5 * e * e, middle))
 }
 
-/// Depthwise causal convolution with SiLU:
+/// Depthwise causal convolution, with SiLU where `activated != 0`:
 /// `y[r, c] = silu(bias[c] + sum_j w[c, j] * x[r - (width - 1) + j, c])`, where the rows before
 /// a segment's first are the `width - 1` that its history holds, the oldest first.
 #[kernel(
@@ -38,6 +38,7 @@ pub fn causal_conv<T: Float>(
     starts: &Tensor<u32, { (segments + 1,) }>,
     from: &Tensor<u32, (segments,)>,
     y: &mut Tensor<T, (rows, channels)>,
+    activated: u32,
 ) {
     let (channel, row) = (global_id(0), group_id(1));
     if channel >= channels {
@@ -56,7 +57,7 @@ pub fn causal_conv<T: Float>(
         };
         sum = fma(w[[channel, j]].to_f32(), value, sum);
     }
-    y[[row, channel]] = T::from_f32(silu(sum));
+    y[[row, channel]] = T::from_f32(select(activated != 0, silu(sum), sum));
 }
 
 /// The history after each segment: its last `held` rows, older ones from the history before.
@@ -319,42 +320,48 @@ fn continued(
 
 #[test_kernel(causal_conv)]
 fn causal_conv_matches_f64(t: &mut Cases) {
-    for (runs, channels, width) in [
-        (RUNS[0], 1, 1),
-        (RUNS[1], 300, 4),
-        (RUNS[2], 33, 4),
-        (RUNS[3], 64, 3),
+    for (runs, channels, width, activated) in [
+        (RUNS[0], 1, 1, 1),
+        (RUNS[1], 300, 4, 1),
+        (RUNS[2], 33, 4, 1),
+        (RUNS[3], 64, 3, 0),
     ] {
         let rows: u64 = runs.iter().sum();
         let held = width - 1;
-        t.case(format!("{runs:?} of {channels}, width {width}"))
-            .input("x", [rows, channels], normal(0.0, 1.0))
-            .input("w", [channels, width], normal(0.0, 0.5))
-            .input("bias", [channels], normal(0.0, 0.5))
-            .input("history", [slots(runs), held, channels], normal(0.0, 1.0))
-            .input("segment_of", [rows], segment_of(runs))
-            .input("starts", [runs.len() as u64 + 1], starts(runs))
-            .input("from", [runs.len() as u64], source())
-            .output("y", [rows, channels])
-            .bound(Bound::relative(4e-6).absolute(1e-6))
-            .expect(move |inputs, out| {
-                let (channels, width) = (channels as usize, width as usize);
-                let mut y = vec![0.0; rows as usize * channels];
-                let mut first = 0;
-                for (segment, run) in runs.iter().enumerate() {
-                    for channel in 0..channels {
-                        let x = continued(inputs, runs, segment, width - 1, channels, channel);
-                        for (i, window) in x.windows(width).enumerate() {
-                            let w = &inputs["w"][channel * width..][..width];
-                            let products = window.iter().zip(w).map(|(x, w)| x * w);
-                            let sum = inputs["bias"][channel] + products.sum::<f64>();
-                            y[(first + i) * channels + channel] = sum / (1.0 + (-sum).exp());
-                        }
+        t.case(format!(
+            "{runs:?} of {channels}, width {width}, activated {activated}"
+        ))
+        .input("x", [rows, channels], normal(0.0, 1.0))
+        .input("w", [channels, width], normal(0.0, 0.5))
+        .input("bias", [channels], normal(0.0, 0.5))
+        .input("history", [slots(runs), held, channels], normal(0.0, 1.0))
+        .input("segment_of", [rows], segment_of(runs))
+        .input("starts", [runs.len() as u64 + 1], starts(runs))
+        .input("from", [runs.len() as u64], source())
+        .output("y", [rows, channels])
+        .scalar("activated", activated)
+        .bound(Bound::relative(4e-6).absolute(1e-6))
+        .expect(move |inputs, out| {
+            let (channels, width) = (channels as usize, width as usize);
+            let mut y = vec![0.0; rows as usize * channels];
+            let mut first = 0;
+            for (segment, run) in runs.iter().enumerate() {
+                for channel in 0..channels {
+                    let x = continued(inputs, runs, segment, width - 1, channels, channel);
+                    for (i, window) in x.windows(width).enumerate() {
+                        let w = &inputs["w"][channel * width..][..width];
+                        let products = window.iter().zip(w).map(|(x, w)| x * w);
+                        let sum = inputs["bias"][channel] + products.sum::<f64>();
+                        y[(first + i) * channels + channel] = match activated {
+                            0 => sum,
+                            _ => sum / (1.0 + (-sum).exp()),
+                        };
                     }
-                    first += *run as usize;
                 }
-                out.set("y", y);
-            });
+                first += *run as usize;
+            }
+            out.set("y", y);
+        });
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Activation, Attention, FeedForward, LayerConfig, Mixer, ModelConfig};
+use super::{Activation, Attention, FeedForward, LayerConfig, Mamba2, Mixer, ModelConfig, Norms};
 use crate::rope::{Rope, RopeLayout, RopeScaling};
 
 impl ModelConfig {
@@ -33,21 +33,36 @@ impl fmt::Display for LayerConfig {
                 delta.key_head_dim,
                 delta.conv_width
             )?,
-            Mixer::Mamba2(mamba) => write!(
+            Mixer::Mamba2(mamba) => write!(f, "{mamba}")?,
+            Mixer::Latent(latent) => write!(
                 f,
-                "Mamba-2 {} heads of {}, state of {} in {} groups, convolution over {}",
-                mamba.head_count,
-                mamba.head_dim,
-                mamba.state_size,
-                mamba.group_count,
-                mamba.conv_width
+                "attention {} heads of {}+{}/{} over latents of {}, {}",
+                latent.head_count,
+                latent.key_dim,
+                latent.rotary_dim,
+                latent.value_dim,
+                latent.latent_size,
+                latent.rope
             )?,
+            Mixer::ShortConvolution(convolution) => {
+                write!(f, "gated convolution over {}", convolution.width)?;
+            }
+            Mixer::Parallel(both) => write!(f, "{} beside {}", both.0, both.1)?,
+            Mixer::Absent => f.write_str("no mixer")?,
         }
         match &self.feed_forward {
             FeedForward::Dense {
                 intermediate_size,
                 activation,
             } => write!(f, "; feed-forward {intermediate_size}, {activation}")?,
+            FeedForward::Plain {
+                intermediate_size,
+                activation,
+            } => write!(
+                f,
+                "; feed-forward {intermediate_size} without a gate, {activation}"
+            )?,
+            FeedForward::Absent => f.write_str("; no feed-forward")?,
             FeedForward::Mixture(mixture) => {
                 write!(
                     f,
@@ -62,10 +77,21 @@ impl fmt::Display for LayerConfig {
                 }
             }
         }
-        if self.post_norms {
-            f.write_str("; norms before and after")?;
+        match self.norms {
+            Norms::Before => Ok(()),
+            Norms::After => f.write_str("; norms after"),
+            Norms::BeforeAndAfter => f.write_str("; norms before and after"),
         }
-        Ok(())
+    }
+}
+
+impl fmt::Display for Mamba2 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Mamba-2 {} heads of {}, state of {} in {} groups, convolution over {}",
+            self.head_count, self.head_dim, self.state_size, self.group_count, self.conv_width
+        )
     }
 }
 
@@ -78,6 +104,8 @@ impl fmt::Display for Attention {
         }
         for (has, what) in [
             (self.query_key_norm, "normalised queries and keys"),
+            (self.value_norm, "normalised values"),
+            (self.value_is_key, "values as keys"),
             (self.output_gate, "gated output"),
             (self.sinks, "sinks"),
             (self.bias, "biases"),
@@ -85,6 +113,9 @@ impl fmt::Display for Attention {
             if has {
                 write!(f, ", {what}")?;
             }
+        }
+        if let Some(layer) = self.shares_cache_of {
+            write!(f, ", keys and values of layer {layer}")?;
         }
         if let Some(cap) = self.soft_cap {
             write!(f, ", scores capped at {cap}")?;
@@ -113,6 +144,7 @@ impl fmt::Display for Rope {
             RopeScaling::Dynamic { factor } => write!(f, ", dynamic {factor}"),
             RopeScaling::Llama3 { factor, .. } => write!(f, ", llama3 {factor}"),
             RopeScaling::Yarn { factor, .. } => write!(f, ", YaRN {factor}"),
+            RopeScaling::Proportional { pairs, .. } => write!(f, ", {pairs} pairs turn"),
             RopeScaling::Longrope {
                 original_context, ..
             } => write!(f, ", longrope from {original_context}"),
@@ -125,9 +157,13 @@ impl fmt::Display for Rope {
 
 impl fmt::Display for Activation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Activation::Silu => "SiLU",
-            Activation::GeluTanh => "GELU (tanh)",
-        })
+        match self {
+            Activation::Silu => f.write_str("SiLU"),
+            Activation::GeluTanh => f.write_str("GELU (tanh)"),
+            Activation::ReluSquared => f.write_str("squared ReLU"),
+            Activation::ClampedSwiGlu { limit, alpha } => {
+                write!(f, "SwiGLU clamped at {limit}, slope {alpha}")
+            }
+        }
     }
 }

@@ -3,7 +3,7 @@
 use super::keys::{Found, Keys};
 use super::{
     Activation, Attention, ConfigError, ConfigFault, FeedForward, LayerConfig, Mixer, ModelConfig,
-    check_layer_count,
+    Norms, check_layer_count,
 };
 use crate::catalogue::TensorCatalogue;
 use crate::config::hugging_face::Common;
@@ -176,7 +176,7 @@ impl GgufConfig<'_> {
                 ..common.attention
             }),
             feed_forward: self.dense(Activation::Silu)?,
-            post_norms: false,
+            norms: Norms::Before,
         };
         Ok(ModelConfig {
             layers: vec![layer; common.layer_count],

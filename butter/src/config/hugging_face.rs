@@ -32,6 +32,7 @@ const IRRELEVANT: &[&str] = &[
     "return_dict",
     "is_llama_config",
     "transformers.js_config",
+    "auto_map",
     "unsloth_fixed",
     "unsloth_version",
     // Storage type; each tensor names its own.
@@ -58,7 +59,8 @@ impl ModelConfig {
 
     /// The same from a parsed object.
     pub fn from_json(object: &Map<String, Json>) -> Result<Self, ConfigFault> {
-        let object = rope_keys::with_original_context(object.clone());
+        let text = super::multimodal::text_config(object, IRRELEVANT)?;
+        let object = rope_keys::with_original_context(text.unwrap_or_else(|| object.clone()));
         let keys = Keys::json(&object, "");
         let model_type = keys.string("model_type")?;
         let model_type = keys.required("model_type", model_type)?;
@@ -70,12 +72,11 @@ impl ModelConfig {
             });
         };
         check_architectures(&keys, family.architecture)?;
-        keys.only(
-            "quantization_config",
-            "null (plain F32, F16 and BF16 weights)",
-            |_| false,
-        )?;
         let config = (family.from_json)(&keys)?.validate()?;
+        if !keys.is_read("quantization_config") {
+            let supported = "null (plain F32, F16 and BF16 weights)";
+            keys.only("quantization_config", supported, |_| false)?;
+        }
         keys.finish(IRRELEVANT)?;
         Ok(config)
     }
@@ -145,6 +146,16 @@ pub(crate) fn common(
 }
 
 impl Common {
+    /// Epsilon of norms where the file does not say.
+    pub(crate) fn or_norm_eps(
+        mut self,
+        keys: &Keys<'_>,
+        default: f64,
+    ) -> Result<Self, ConfigFault> {
+        self.config.norm_eps = keys.float("rms_norm_eps")?.unwrap_or(default) as f32;
+        Ok(self)
+    }
+
     /// What a family takes where the file does not say: the first recipe's base, and the part of
     /// each head that is rotated.
     pub(crate) fn rope_defaults(&self, partial: f64) -> RopeDefaults {
@@ -195,10 +206,11 @@ pub(crate) fn activation(
         None => Ok(default),
         Some("silu" | "swish") => Ok(Activation::Silu),
         Some("gelu_pytorch_tanh" | "gelu_new") => Ok(Activation::GeluTanh),
+        Some("relu2") => Ok(Activation::ReluSquared),
         Some(other) => Err(ConfigFault::Unsupported {
             key: keys.name(key),
             found: quoted(other),
-            supported: "\"silu\", \"gelu_pytorch_tanh\"".to_owned(),
+            supported: "\"silu\", \"gelu_pytorch_tanh\", \"relu2\"".to_owned(),
         }),
     }
 }
@@ -232,6 +244,26 @@ pub(crate) fn layer_types<T: Copy>(
         })
     };
     names.iter().map(one).collect::<Result<_, _>>().map(Some)
+}
+
+/// Accepts `true` alone.
+pub(crate) fn must_be_true(keys: &Keys<'_>, key: &str) -> Result<(), ConfigFault> {
+    keys.only(key, "true", |found| matches!(found, Found::Bool(true)))
+}
+
+/// Accepts `null` alone.
+pub(crate) fn must_be_null(keys: &Keys<'_>, key: &str) -> Result<(), ConfigFault> {
+    keys.only(key, "null", |_| false)
+}
+
+/// Accepts one string alone.
+pub(crate) fn must_say(keys: &Keys<'_>, key: &str, text: &str) -> Result<(), ConfigFault> {
+    let supported = format!("{text:?}");
+    keys.only(
+        key,
+        &supported,
+        |found| matches!(found, Found::String(v) if v == text),
+    )
 }
 
 /// Accepts `false` alone.
@@ -343,7 +375,7 @@ mod tests {
             ),
             (
                 json!({"hidden_act": "gelu"}),
-                "hidden_act is `gelu`, supported: \"silu\", \"gelu_pytorch_tanh\"",
+                "hidden_act is `gelu`, supported: \"silu\", \"gelu_pytorch_tanh\", \"relu2\"",
             ),
             (
                 json!({"architectures": ["LlamaForSequenceClassification"]}),

@@ -251,6 +251,29 @@ impl<'a> Keys<'a> {
         }
     }
 
+    /// Whether a key was looked at.
+    pub(crate) fn is_read(&self, key: &str) -> bool {
+        self.seen.borrow().contains(key)
+    }
+
+    /// Refuses a size that is there and is not `expected`, which follows from `other`.
+    pub(crate) fn must_be(
+        &self,
+        key: &str,
+        expected: usize,
+        other: &str,
+    ) -> Result<(), ConfigFault> {
+        match self.size(key)? {
+            Some(found) if found != expected => Err(ConfigFault::Conflict {
+                first_key: self.name(key),
+                first: found.to_string(),
+                second_key: self.name(other),
+                second: expected.to_string(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
     /// A nested JSON object; absent and `null` are the same.
     pub(crate) fn object(
         &self,

@@ -8,14 +8,19 @@
 //! an unknown RoPE recipe, an unknown layer type) is an error that names key and
 //! value, never a default.
 
+mod blocks;
 mod describe;
 pub(crate) mod gguf;
 pub(crate) mod hugging_face;
 pub(crate) mod keys;
+mod multimodal;
 mod rope_keys;
 
 use std::path::PathBuf;
 
+pub use blocks::{
+    LatentAttention, Mixture, Multipliers, PerLayerInputs, Scoring, SharedExpert, ShortConvolution,
+};
 pub(crate) use gguf::{OUTPUT, ROPE_FACTORS, ignored_keys};
 
 use crate::rope::Rope;
@@ -25,9 +30,6 @@ const LARGEST_DIMENSION: usize = (1 << 31) - 1;
 /// More layers than any published model by an order of magnitude; bounds the
 /// work that a lying file can ask for.
 const MOST_LAYERS: usize = 4096;
-
-/// As [`MOST_LAYERS`], of experts a layer.
-const MOST_EXPERTS: usize = 4096;
 
 /// Everything that the graph needs to know about a checkpoint.
 #[derive(Clone, PartialEq, Debug)]
@@ -53,6 +55,10 @@ pub struct ModelConfig {
     /// Whether the embedding is the output projection as well. If so, it is
     /// used even where the file holds a separate one.
     pub tied_embeddings: bool,
+    /// Inputs from the token itself that each layer has beside the residual stream.
+    pub per_layer_inputs: Option<PerLayerInputs>,
+    /// What some projections are multiplied by.
+    pub multipliers: Option<Multipliers>,
     /// The layers in order.
     pub layers: Vec<LayerConfig>,
 }
@@ -64,8 +70,31 @@ pub struct LayerConfig {
     pub mixer: Mixer,
     /// What works on each position alone.
     pub feed_forward: FeedForward,
-    /// Whether the outputs of both are normalised before they join the residual stream.
-    pub post_norms: bool,
+    /// What is normalised.
+    pub norms: Norms,
+}
+
+/// What of a block is normalised.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Norms {
+    /// Its input.
+    Before,
+    /// Its output, before it joins the residual stream.
+    After,
+    /// Both.
+    BeforeAndAfter,
+}
+
+impl Norms {
+    /// Whether inputs are normalised.
+    pub fn before(self) -> bool {
+        self != Self::After
+    }
+
+    /// Whether outputs are normalised.
+    pub fn after(self) -> bool {
+        self != Self::Before
+    }
 }
 
 /// What moves information between positions.
@@ -77,6 +106,14 @@ pub enum Mixer {
     GatedDelta(GatedDelta),
     /// Mamba-2: a state-space model with a scalar decay a head.
     Mamba2(Mamba2),
+    /// Attention over a cache of latents that all heads share.
+    Latent(LatentAttention),
+    /// A gated convolution over a few positions.
+    ShortConvolution(ShortConvolution),
+    /// Attention and a state-space model side by side; their outputs are added.
+    Parallel(Box<(Attention, Mamba2)>),
+    /// Nothing: the layer is its feed-forward alone.
+    Absent,
 }
 
 /// Grouped-query attention.
@@ -102,6 +139,14 @@ pub struct Attention {
     pub output_bias: bool,
     /// Whether each head's query and key are normalised before they are rotated.
     pub query_key_norm: bool,
+    /// Whether that norm is one over all heads together.
+    pub norm_over_heads: bool,
+    /// Whether each head's value is divided by its root mean square.
+    pub value_norm: bool,
+    /// Whether values are the key projection's output, before its norm.
+    pub value_is_key: bool,
+    /// The layer whose keys and values this one reads; it has none of its own.
+    pub shares_cache_of: Option<usize>,
     /// Whether the output is multiplied by the sigmoid of a gate that the query
     /// projection gives beside the query.
     pub output_gate: bool,
@@ -123,6 +168,10 @@ impl Attention {
             bias: false,
             output_bias: false,
             query_key_norm: false,
+            norm_over_heads: false,
+            value_norm: false,
+            value_is_key: false,
+            shares_cache_of: None,
             output_gate: false,
             rope: None,
         }
@@ -131,6 +180,11 @@ impl Attention {
     /// Elements of all query heads together.
     pub fn query_size(&self) -> usize {
         self.head_count * self.head_dim
+    }
+
+    /// Whether heads are too large for the tiles of many rows.
+    pub fn attends_by_rows(&self) -> bool {
+        self.head_dim > 256
     }
 
     /// Elements of all key (or value) heads together.
@@ -188,6 +242,9 @@ pub struct Mamba2 {
     pub conv_bias: bool,
     /// Smallest and largest time step after the softplus.
     pub time_step_limits: (f32, f32),
+    /// Parts of the gated output that are normalised each for itself; `None` where it is not
+    /// normalised.
+    pub norm_groups: Option<usize>,
 }
 
 impl Mamba2 {
@@ -212,43 +269,50 @@ pub enum FeedForward {
         /// Of the gate.
         activation: Activation,
     },
+    /// `down(activation(up(x)))`, without a gate.
+    Plain {
+        /// Width inside.
+        intermediate_size: usize,
+        /// Between both projections.
+        activation: Activation,
+    },
     /// A mixture of experts.
     Mixture(Mixture),
-}
-
-/// A mixture of experts, each a gated feed-forward.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Mixture {
-    /// Experts.
-    pub expert_count: usize,
-    /// Experts that a position goes through.
-    pub experts_per_token: usize,
-    /// Width inside an expert.
-    pub intermediate_size: usize,
-    /// Of the gate.
-    pub activation: Activation,
-    /// Whether the weights of the chosen experts are divided by their sum.
-    pub renormalise: bool,
-    /// An expert that every position goes through.
-    pub shared: Option<SharedExpert>,
-}
-
-/// An expert that every position goes through.
-#[derive(Clone, PartialEq, Debug)]
-pub struct SharedExpert {
-    /// Width inside.
-    pub intermediate_size: usize,
-    /// Whether its output is multiplied by a sigmoid of one more projection.
-    pub gated: bool,
+    /// Nothing: the layer is its mixer alone.
+    Absent,
 }
 
 /// Activation of a gate.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Activation {
     /// `x * sigmoid(x)`.
     Silu,
     /// GELU by its tanh approximation.
     GeluTanh,
+    /// `max(x, 0)^2`; of a feed-forward without a gate.
+    ReluSquared,
+    /// `min(gate, limit) * sigmoid(alpha * min(gate, limit)) * (clamp(up, -limit, limit) + 1)`.
+    ClampedSwiGlu {
+        /// Largest gate, and largest size of what it gates.
+        limit: f32,
+        /// Slope of the sigmoid.
+        alpha: f32,
+    },
+}
+
+impl Activation {
+    /// Whether it may stand between two projections without a gate.
+    pub fn stands_alone(self) -> bool {
+        matches!(self, Self::ReluSquared | Self::GeluTanh)
+    }
+
+    pub(crate) fn check_alone(self) -> Result<(), ConfigFault> {
+        if self.stands_alone() {
+            return Ok(());
+        }
+        let rule = "without a gate, only squared ReLU and GELU (tanh) are computed";
+        invalid("activation", self.to_string(), rule)
+    }
 }
 
 impl ModelConfig {
@@ -265,6 +329,8 @@ impl ModelConfig {
             logit_scale: 1.0,
             logit_soft_cap: None,
             tied_embeddings: false,
+            per_layer_inputs: None,
+            multipliers: None,
             layers: Vec::new(),
         }
     }
@@ -273,13 +339,30 @@ impl ModelConfig {
     pub fn attention_layers(&self) -> impl Iterator<Item = &Attention> {
         self.layers.iter().filter_map(|layer| match &layer.mixer {
             Mixer::Attention(attention) => Some(attention),
-            Mixer::GatedDelta(_) | Mixer::Mamba2(_) => None,
+            Mixer::Parallel(both) => Some(&both.0),
+            Mixer::GatedDelta(_)
+            | Mixer::Mamba2(_)
+            | Mixer::Latent(_)
+            | Mixer::ShortConvolution(_)
+            | Mixer::Absent => None,
         })
     }
 
     /// Whether any layer keeps a state that cannot be cut back to a position.
     pub fn is_recurrent(&self) -> bool {
-        self.attention_layers().count() < self.layers.len()
+        self.layers.iter().any(|layer| match &layer.mixer {
+            Mixer::GatedDelta(_)
+            | Mixer::Mamba2(_)
+            | Mixer::ShortConvolution(_)
+            | Mixer::Parallel(_) => true,
+            Mixer::Attention(_) | Mixer::Latent(_) | Mixer::Absent => false,
+        })
+    }
+
+    /// Whether a layer's attention has no tiled form, so that each row attends for itself.
+    pub fn attends_by_rows(&self) -> bool {
+        let latent = |layer: &LayerConfig| matches!(layer.mixer, Mixer::Latent(_));
+        self.layers.iter().any(latent) || self.attention_layers().any(Attention::attends_by_rows)
     }
 
     /// The widest window of the layers that have one.
@@ -290,8 +373,17 @@ impl ModelConfig {
     /// Bytes of keys and values that one position takes over all layers that keep every
     /// position.
     pub fn kv_bytes_per_position(&self, element_bytes: usize) -> usize {
-        let full = self.attention_layers().filter(|a| a.window.is_none());
-        full.map(|a| 2 * a.kv_size() * element_bytes).sum()
+        let full = self
+            .attention_layers()
+            .filter(|a| a.window.is_none() && a.shares_cache_of.is_none());
+        let latent = self.layers.iter().filter_map(|layer| match &layer.mixer {
+            Mixer::Latent(latent) => Some(latent.latent_size + latent.rotary_dim),
+            _ => None,
+        });
+        full.map(|a| 2 * a.kv_size())
+            .chain(latent)
+            .map(|elements| elements * element_bytes)
+            .sum()
     }
 
     /// Checks what each value alone and the values together must satisfy.
@@ -317,20 +409,75 @@ impl ModelConfig {
             }
         }
         check_soft_cap("logit soft cap", self.logit_soft_cap)?;
-        for layer in &self.layers {
+        for (index, layer) in self.layers.iter().enumerate() {
             match &layer.mixer {
-                Mixer::Attention(attention) => attention.validate()?,
+                Mixer::Attention(attention) => {
+                    attention.validate()?;
+                    self.check_shared_cache(index, attention)?;
+                }
                 Mixer::GatedDelta(delta) => delta.validate()?,
                 Mixer::Mamba2(mamba) => mamba.validate()?,
+                Mixer::Latent(latent) => latent.validate()?,
+                Mixer::ShortConvolution(convolution) => convolution.validate()?,
+                Mixer::Parallel(both) => {
+                    both.0.validate()?;
+                    both.1.validate()?;
+                }
+                Mixer::Absent => {}
             }
             match &layer.feed_forward {
                 FeedForward::Dense {
                     intermediate_size, ..
                 } => check_sizes(&[("feed-forward size", *intermediate_size)])?,
+                FeedForward::Plain {
+                    intermediate_size,
+                    activation,
+                } => {
+                    check_sizes(&[("feed-forward size", *intermediate_size)])?;
+                    activation.check_alone()?;
+                }
                 FeedForward::Mixture(mixture) => mixture.validate()?,
+                FeedForward::Absent => {}
+            }
+        }
+        if let Some(multipliers) = &self.multipliers {
+            multipliers.validate()?;
+        }
+        if let Some(inputs) = &self.per_layer_inputs {
+            check_sizes(&[
+                ("per-layer vocabulary size", inputs.vocab_size),
+                ("per-layer input size", inputs.size),
+            ])?;
+            check_heads(self.layers.len(), inputs.size)?;
+            if inputs.vocab_size < self.vocab_size {
+                let found = format!("{} for {} tokens", inputs.vocab_size, self.vocab_size);
+                return invalid(
+                    "per-layer vocabulary size",
+                    found,
+                    "every token needs a row",
+                );
             }
         }
         Ok(self)
+    }
+
+    /// A cache that a layer reads must be an earlier layer's own, of the same shape.
+    fn check_shared_cache(&self, index: usize, attention: &Attention) -> Result<(), ConfigFault> {
+        let Some(source) = attention.shares_cache_of else {
+            return Ok(());
+        };
+        let owner = self.layers[..index].get(source).map(|layer| &layer.mixer);
+        let fits = matches!(owner, Some(Mixer::Attention(owner))
+            if owner.shares_cache_of.is_none()
+                && owner.kv_head_count == attention.kv_head_count
+                && owner.head_dim == attention.head_dim
+                && owner.window == attention.window);
+        if fits {
+            return Ok(());
+        }
+        let found = format!("layer {source} for layer {index}");
+        let rule = "it must be an earlier layer with keys and values of the same shape";
+        invalid("shared cache", found, rule)
     }
 }
 
@@ -369,6 +516,13 @@ fn check_heads(count: usize, size: usize) -> Result<(), ConfigFault> {
     Ok(())
 }
 
+fn check_base(rope: &Rope) -> Result<(), ConfigFault> {
+    if !(rope.theta.is_finite() && rope.theta > 0.0) {
+        return invalid("RoPE base", rope.theta.to_string(), "it must be positive");
+    }
+    Ok(())
+}
+
 fn check_soft_cap(key: &str, cap: Option<f32>) -> Result<(), ConfigFault> {
     match cap {
         Some(cap) if !(cap.is_finite() && cap > 0.0) => {
@@ -397,6 +551,10 @@ impl Attention {
             return invalid("attention scale", found, "it must be positive");
         }
         check_soft_cap("attention soft cap", self.soft_cap)?;
+        if self.value_is_key && !self.value_norm {
+            let rule = "only values that are normalised may be the key projection's";
+            return invalid("values", "the keys".to_owned(), rule);
+        }
         let Some(rope) = &self.rope else {
             return Ok(());
         };
@@ -406,10 +564,7 @@ impl Attention {
             let rule = "it must be even, positive and within the head";
             return invalid("rotary size", found, rule);
         }
-        if !(rope.theta.is_finite() && rope.theta > 0.0) {
-            return invalid("RoPE base", rope.theta.to_string(), "it must be positive");
-        }
-        Ok(())
+        check_base(rope)
     }
 }
 
@@ -450,34 +605,17 @@ impl Mamba2 {
             let found = format!("{} for {} heads", self.group_count, self.head_count);
             return invalid("state group count", found, "it must divide the heads");
         }
+        let groups = self.norm_groups.unwrap_or(1);
+        if groups == 0 || !self.inner_size().is_multiple_of(groups) {
+            let found = format!("{groups} for {} elements", self.inner_size());
+            return invalid("norm group count", found, "it must divide them");
+        }
         let (least, most) = self.time_step_limits;
         if least.is_nan() || most.is_nan() || least > most {
             let found = format!("{least}..{most}");
             return invalid("time step limits", found, "the first must be the smaller");
         }
         Ok(())
-    }
-}
-
-impl Mixture {
-    fn validate(&self) -> Result<(), ConfigFault> {
-        check_sizes(&[
-            ("expert count", self.expert_count),
-            ("experts a token", self.experts_per_token),
-            ("expert size", self.intermediate_size),
-        ])?;
-        if self.expert_count > MOST_EXPERTS {
-            let found = self.expert_count.to_string();
-            return invalid("expert count", found, "at most 4096 are read");
-        }
-        if self.experts_per_token > self.expert_count {
-            let found = format!("{} of {}", self.experts_per_token, self.expert_count);
-            return invalid("experts a token", found, "there are not so many experts");
-        }
-        match &self.shared {
-            Some(shared) => check_sizes(&[("shared expert size", shared.intermediate_size)]),
-            None => Ok(()),
-        }
     }
 }
 

@@ -123,7 +123,7 @@ impl Recipe {
                 rule: "it must lie above 0 and at most at 1".to_owned(),
             });
         }
-        let rope = Rope {
+        let mut rope = Rope {
             theta: self.theta.map_or(defaults.theta, |(_, theta)| theta),
             rotary_dim: (defaults.head_dim as f64 * partial) as usize,
             layout: RopeLayout::HalfSplit,
@@ -131,6 +131,10 @@ impl Recipe {
                 .scaling
                 .map_or(RopeScaling::Default, |(_, scaling)| scaling),
         };
+        if let RopeScaling::Proportional { pairs, .. } = &mut rope.scaling {
+            *pairs = rope.rotary_dim / 2;
+            rope.rotary_dim = defaults.head_dim;
+        }
         if let RopeScaling::Longrope { short, long, .. } = &rope.scaling {
             for (key, factors) in [("short_factor", short), ("long_factor", long)] {
                 if factors.len() != rope.rotary_dim / 2 {
@@ -198,6 +202,11 @@ fn recipe(keys: &Keys<'_>, defaults: RopeDefaults) -> Result<Recipe, ConfigFault
             }
         }
         "llama3" => llama3(keys)?,
+        "proportional" => RopeScaling::Proportional {
+            // Follows from the rotated part, which may stand elsewhere.
+            pairs: 0,
+            factor: optional_positive(keys, "factor")?.unwrap_or(1.0),
+        },
         "yarn" => yarn(keys, defaults)?,
         "longrope" | "su" => longrope(keys, defaults)?,
         other => {
@@ -205,7 +214,7 @@ fn recipe(keys: &Keys<'_>, defaults: RopeDefaults) -> Result<Recipe, ConfigFault
                 key: keys.name("rope_type"),
                 found: quoted(other),
                 supported: "\"default\", \"linear\", \"dynamic\", \"llama3\", \"yarn\", \
-                            \"longrope\""
+                            \"longrope\", \"proportional\""
                     .to_owned(),
             });
         }
@@ -321,6 +330,7 @@ fn yarn(keys: &Keys<'_>, defaults: RopeDefaults) -> Result<RopeScaling, ConfigFa
         original_context,
         truncate: keys.bool("truncate")?.unwrap_or(true),
         magnitude,
+        score_factor: mscale_all.map_or(1.0, |all| yarn_magnitude(factor, all).powi(2)),
     })
 }
 

@@ -6,21 +6,24 @@ use iron_corpus::grouped_attention::group_of;
 use iron_ir::Scalar;
 use iron_runtime::{Backend, Device, Tensor};
 
+use super::latent::upload_frequencies;
 use super::matrix::{Family, Matrix, failed, upload_vector};
 use super::plan::{Activation, Planner};
 use super::state::{BLOCK_SIZE, CacheShape};
 use super::step::{HeldState, StepContext};
 use crate::config::Attention;
 use crate::model::ModelError;
-use crate::rope::RopeLayout;
+use crate::rope::{Rope, RopeLayout};
 use crate::weights::{AttentionWeights, WeightMatrix, WeightVector};
 
 /// One attention layer: weights, and the keys and values of all sequences.
 pub struct AttentionBlock {
     config: Attention,
     query: Matrix,
-    key: Matrix,
-    value: Matrix,
+    /// `None` where another layer's keys and values are read.
+    key: Option<Matrix>,
+    /// `None` where values are the key projection's output.
+    value: Option<Matrix>,
     /// The rows of the three, where they are dense, and some of them as long as a head, which
     /// stand where a kernel takes norm weights that it does not read.
     query_key_value: Option<(Tensor, Tensor)>,
@@ -29,6 +32,8 @@ pub struct AttentionBlock {
     gate: Option<Matrix>,
     query_norm: Option<Tensor>,
     key_norm: Option<Tensor>,
+    /// Ones, where values are normalised.
+    value_norm: Option<Tensor>,
     biases: Option<[Tensor; 3]>,
     output_bias: Option<Tensor>,
     /// `[heads]`, minus infinity where there are none.
@@ -52,15 +57,20 @@ pub struct Stacked<'a> {
 }
 
 impl AttentionBlock {
-    /// Uploads the weights and reserves the cache.
+    /// Uploads the weights and reserves the cache, or takes that of the layer `owner`.
     pub fn load(
         device: &Arc<dyn Device>,
         config: &Attention,
         weights: &AttentionWeights,
         dtype: Scalar,
         cache: &CacheShape,
+        owner: Option<&Self>,
     ) -> Result<Self, ModelError> {
         let matrix = |matrix: &WeightMatrix| Matrix::upload(device, matrix, dtype);
+        let present = |weights: &WeightMatrix| match weights.rows() {
+            0 => Ok(None),
+            _ => matrix(weights).map(Some),
+        };
         let vector = |vector: &WeightVector| upload_vector(device, vector, dtype);
         let sinks = match &weights.sinks {
             Some(sinks) => upload_vector(device, sinks, Scalar::F32)?,
@@ -71,12 +81,7 @@ impl AttentionBlock {
             }
         };
         let frequencies = match &config.rope {
-            Some(rope) => {
-                let values = rope.inverse_frequencies(cache.longest_sequence);
-                let shape = [values.len() as u64];
-                let tensor = Tensor::from_f32(device, Scalar::F32, &shape, &values);
-                Some(failed(tensor)?)
-            }
+            Some(rope) => Some(upload_frequencies(device, rope, cache)?),
             None => None,
         };
         let blocks = match config.window {
@@ -84,9 +89,24 @@ impl AttentionBlock {
             None => cache.blocks,
         };
         let projections = [&weights.query, &weights.key, &weights.value];
-        let ([query, key, value], whole) = Matrix::upload_stacked(device, projections, dtype)?;
+        let (query, key, value, whole) = if projections.iter().all(|w| w.rows() > 0) {
+            let ([q, k, v], whole) = Matrix::upload_stacked(device, projections, dtype)?;
+            (q, Some(k), Some(v), whole)
+        } else {
+            let [q, k, v] = projections;
+            (matrix(q)?, present(k)?, present(v)?, None)
+        };
         let shape = [blocks, config.kv_head_count, BLOCK_SIZE, config.head_dim];
         let shape = shape.map(|extent| extent as u64);
+        let (keys, values) = match owner {
+            Some(owner) => (owner.keys.clone(), owner.values.clone()),
+            None => (
+                failed(Tensor::empty(device, dtype, &shape))?,
+                failed(Tensor::empty(device, dtype, &shape))?,
+            ),
+        };
+        let ones = vec![1.0; config.head_dim];
+        let ones = || Tensor::from_f32(device, dtype, &[config.head_dim as u64], &ones);
         let shared_by = (config.head_count / config.kv_head_count) as u32;
         let group = match device.backend() {
             Backend::Cpu => None,
@@ -108,6 +128,7 @@ impl AttentionBlock {
             gate: weights.gate.as_ref().map(matrix).transpose()?,
             query_norm: weights.query_norm.as_ref().map(vector).transpose()?,
             key_norm: weights.key_norm.as_ref().map(vector).transpose()?,
+            value_norm: config.value_norm.then(ones).map(failed).transpose()?,
             biases: match &weights.biases {
                 Some([q, k, v]) => Some([vector(q)?, vector(k)?, vector(v)?]),
                 None => None,
@@ -115,8 +136,8 @@ impl AttentionBlock {
             output_bias: weights.output_bias.as_ref().map(vector).transpose()?,
             sinks,
             frequencies,
-            keys: failed(Tensor::empty(device, dtype, &shape))?,
-            values: failed(Tensor::empty(device, dtype, &shape))?,
+            keys,
+            values,
             config: config.clone(),
         })
     }
@@ -128,35 +149,36 @@ impl AttentionBlock {
         step: &StepContext<'_>,
         x: &Activation,
     ) -> Activation {
-        let [mut query, mut key, mut value] =
-            [&self.query, &self.key, &self.value].map(|w| planner.projected(w, x));
-        if let Some(biases) = &self.biases {
-            for (projected, bias) in [&mut query, &mut key, &mut value].into_iter().zip(biases) {
-                *projected = planner.biased(projected, bias);
-            }
-        }
-        let head_dim = self.config.head_dim as u64;
-        for (heads, norm) in [(&mut query, &self.query_norm), (&mut key, &self.key_norm)] {
-            if let Some(norm) = norm {
-                let shape = heads.shape().to_vec();
-                let normed = planner.normed(&heads.rows_of(head_dim), norm, step.norm_eps);
-                *heads = normed.reshape(&shape);
-            }
-        }
-        let [query, key, value] = [query, key, value].map(|x| x.split_last(head_dim));
-        self.rotate(planner, step, [&query, &key]);
-
         let (table, _) = self.tables(step);
-        let operands = [
-            (&key).into(),
-            (&value).into(),
-            (&step.positions).into(),
-            (&step.sequences).into(),
-            table.into(),
-            (&self.keys).into(),
-            (&self.values).into(),
-        ];
-        planner.launch(Family::Attention, "kv_append", "", operands);
+        // All products of `x` first: those that follow one another share its rounding.
+        let query = planner.projected(&self.query, x);
+        let [key, value] =
+            [&self.key, &self.value].map(|w| w.as_ref().map(|w| planner.projected(w, x)));
+        let query = self.biased(planner, query, 0);
+        let query = self.normed_heads(planner, step, query, self.query_norm.as_ref());
+        match key {
+            Some(key) => {
+                let key = self.biased(planner, key, 1);
+                let value = match value {
+                    Some(value) => self.biased(planner, value, 2),
+                    None => key.clone(),
+                };
+                let key = self.normed_heads(planner, step, key, self.key_norm.as_ref());
+                let value = self.normed_heads(planner, step, value, self.value_norm.as_ref());
+                self.rotate(planner, step, [&query, &key]);
+                let operands = [
+                    (&key).into(),
+                    (&value).into(),
+                    (&step.positions).into(),
+                    (&step.sequences).into(),
+                    table.into(),
+                    (&self.keys).into(),
+                    (&self.values).into(),
+                ];
+                planner.launch(Family::Attention, "kv_append", "", operands);
+            }
+            None => self.rotate(planner, step, [&query]),
+        }
         let mut attended = self.attend(planner, step, &query);
         if let Some(gate) = &self.gate {
             let gate = planner.projected(gate, x);
@@ -187,6 +209,8 @@ impl AttentionBlock {
         let is_plain = self.gate.is_none()
             && self.biases.is_none()
             && self.output_bias.is_none()
+            && !self.config.norm_over_heads
+            && self.value_norm.is_none()
             && self.query_norm.is_some() == self.key_norm.is_some();
         let (weights, unread_norm) = self.query_key_value.as_ref()?;
         let frequencies = self.frequencies.as_ref()?;
@@ -253,7 +277,7 @@ impl AttentionBlock {
     ) -> Activation {
         let attended = planner.activation(query.shape());
         let (table, pages) = self.tables(step);
-        if step.key.is_prompt {
+        if step.key.is_prompt && !self.config.attends_by_rows() {
             self.prefill(planner, step, query, pages, &attended);
         } else {
             self.decode(planner, step, query, table, &attended);
@@ -261,22 +285,42 @@ impl AttentionBlock {
         attended.rows_of(self.config.query_size() as u64)
     }
 
-    fn rotate(&self, planner: &mut Planner, step: &StepContext<'_>, rotated: [&Activation; 2]) {
-        let (Some(rope), Some(frequencies)) = (&self.config.rope, &self.frequencies) else {
-            return;
+    /// A projection with its bias, by its place among them, if there are any.
+    fn biased(&self, planner: &mut Planner, projected: Activation, place: usize) -> Activation {
+        match &self.biases {
+            Some(biases) => planner.biased(&projected, &biases[place]),
+            None => projected,
+        }
+    }
+
+    /// A projection cut into heads, `[rows, heads, head_dim]`, each normalised if there is a norm,
+    /// or all together if that is as wide.
+    fn normed_heads(
+        &self,
+        planner: &mut Planner,
+        step: &StepContext<'_>,
+        projected: Activation,
+        norm: Option<&Tensor>,
+    ) -> Activation {
+        let shape = projected.shape().to_vec();
+        let normed = match norm {
+            Some(norm) => {
+                let parts = projected.rows_of(norm.elements());
+                planner.normed(&parts, norm, step.norm_eps).reshape(&shape)
+            }
+            None => projected,
         };
-        let kernel = match rope.layout {
-            RopeLayout::HalfSplit => "rope_half",
-            RopeLayout::Interleaved => "rope_interleaved",
-        };
-        for heads in rotated {
-            let operands = [
-                heads.into(),
-                (&step.positions).into(),
-                frequencies.into(),
-                rope.magnitude().into(),
-            ];
-            planner.launch(Family::Rope, kernel, "", operands);
+        normed.split_last(self.config.head_dim as u64)
+    }
+
+    fn rotate<const N: usize>(
+        &self,
+        planner: &mut Planner,
+        step: &StepContext<'_>,
+        rotated: [&Activation; N],
+    ) {
+        if let (Some(rope), Some(frequencies)) = (&self.config.rope, &self.frequencies) {
+            planner.rotate(rope, frequencies, &step.positions, rotated);
         }
     }
 
@@ -363,17 +407,46 @@ impl AttentionBlock {
         planner.launch(Family::Attention, "attention_combine", "", operands);
     }
 
-    /// The cache.
-    pub fn held_state(&self) -> HeldState<'_> {
-        HeldState::Cache {
+    /// The cache; none where it is another layer's.
+    pub fn held_state(&self) -> Option<HeldState<'_>> {
+        let own = self.config.shares_cache_of.is_none();
+        own.then_some(HeldState::Cache {
             tensors: [&self.keys, &self.values],
             windowed: self.config.window.is_some(),
-        }
+        })
     }
 
-    /// Bytes of the cache.
+    /// Bytes of the cache; none where it is another layer's.
     pub fn cache_bytes(&self) -> u64 {
+        if self.config.shares_cache_of.is_some() {
+            return 0;
+        }
         let bytes = u64::from(self.keys.scalar().bytes());
         2 * self.keys.elements() * bytes
+    }
+}
+
+impl Planner {
+    /// Rotates heads `[rows, heads, size]` in place by their rows' positions.
+    pub fn rotate<const N: usize>(
+        &mut self,
+        rope: &Rope,
+        frequencies: &Tensor,
+        positions: &Tensor,
+        rotated: [&Activation; N],
+    ) {
+        let kernel = match rope.layout {
+            RopeLayout::HalfSplit => "rope_half",
+            RopeLayout::Interleaved => "rope_interleaved",
+        };
+        for heads in rotated {
+            let operands = [
+                heads.into(),
+                positions.into(),
+                frequencies.into(),
+                rope.magnitude().into(),
+            ];
+            self.launch(Family::Rope, kernel, "", operands);
+        }
     }
 }

@@ -71,7 +71,7 @@ impl Matrix {
         dtype: Scalar,
     ) -> Result<Matrix, ModelError> {
         let (rows, columns) = (matrix.rows() as u64, matrix.columns() as u64);
-        let ty = matrix.parts().first().map(|(first, _)| first.ty());
+        let ty = matrix.first_type();
         if let Some(bits) = ty.and_then(bits_of)
             && let Some((ty, bytes)) = matrix.bytes()
         {
@@ -120,10 +120,8 @@ impl Matrix {
 
     /// Whether [`Self::upload`] keeps a block format.
     fn keeps_blocks(matrix: &WeightMatrix) -> bool {
-        let ty = matrix.parts().first().map(|(first, _)| first.ty());
-        let of_one_type = matrix.parts().iter().all(|(part, _)| Some(part.ty()) == ty);
         let known = |ty| bits_of(ty).is_some() || PackedFormat::of(ty).is_some();
-        of_one_type && ty.is_some_and(known)
+        matrix.one_type().is_some_and(known)
     }
 
     /// Uploads matrices of as many columns; where all are dense, their rows lie one after the
@@ -270,6 +268,8 @@ pub enum Family {
     Elementwise,
     /// `grouped_attention`.
     GroupedAttention,
+    /// `latent`.
+    Latent,
     /// `layout`.
     Layout,
     /// `matmul`.
@@ -302,6 +302,7 @@ impl Family {
             Family::Decode => "iron_corpus::decode",
             Family::Elementwise => "iron_corpus::elementwise",
             Family::GroupedAttention => "iron_corpus::grouped_attention",
+            Family::Latent => "iron_corpus::latent",
             Family::Layout => "iron_corpus::layout",
             Family::Matmul => "iron_corpus::matmul",
             Family::Moe => "iron_corpus::moe",

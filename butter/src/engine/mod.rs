@@ -7,6 +7,8 @@ mod burst;
 mod exchange;
 mod feed_forward;
 mod fused;
+mod latent;
+mod layer_inputs;
 mod matrix;
 mod mixture;
 mod model;

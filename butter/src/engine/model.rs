@@ -244,7 +244,7 @@ impl DeviceModel {
                 .iter()
                 .filter(|r| r.output != RowOutput::Nothing)
                 .count(),
-            splits: match is_prompt {
+            splits: match is_prompt && !self.config.attends_by_rows() {
                 true => 1,
                 false => splits_of(longest.unwrap_or(1)),
             },

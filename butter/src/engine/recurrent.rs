@@ -1,4 +1,4 @@
-//! Layers with a state on a device: gated delta nets and Mamba-2 blocks.
+//! Layers with a state on a device: gated delta nets, Mamba-2 blocks, gated convolutions.
 
 use std::sync::Arc;
 
@@ -9,9 +9,11 @@ use super::matrix::{Family, Matrix, failed, upload_dense, upload_vector};
 use super::plan::{Activation, Planner};
 use super::state::CacheShape;
 use super::step::{HeldState, Segments, StepContext};
-use crate::config::{GatedDelta, Mamba2};
+use crate::config::{GatedDelta, Mamba2, ShortConvolution};
 use crate::model::ModelError;
-use crate::weights::{GatedDeltaWeights, Mamba2Weights, WeightMatrix, WeightVector};
+use crate::weights::{
+    GatedDeltaWeights, Mamba2Weights, ShortConvolutionWeights, WeightMatrix, WeightVector,
+};
 
 /// Added to the square of a head's length before the root; the reference's constant.
 const HEAD_EPS: f32 = 1e-6;
@@ -47,7 +49,14 @@ impl Convolution {
         })
     }
 
-    fn record(&self, planner: &mut Planner, segments: &Segments, x: &Activation) -> Activation {
+    /// The convolution of rows `x`, with SiLU where `activated`.
+    fn record(
+        &self,
+        planner: &mut Planner,
+        segments: &Segments,
+        x: &Activation,
+        activated: bool,
+    ) -> Activation {
         let y = planner.activation(x.shape());
         let operands = [
             x.into(),
@@ -58,6 +67,7 @@ impl Convolution {
             (&segments.starts).into(),
             (&segments.from).into(),
             (&y).into(),
+            u32::from(activated).into(),
         ];
         planner.launch(Family::Recurrent, "causal_conv", "", operands);
         let operands = [
@@ -187,7 +197,10 @@ impl GatedDeltaBlock {
         let gate = planner.projected(&self.gate, x);
         let beta = planner.projected(&self.beta, x);
         let alpha = planner.projected(&self.alpha, x);
-        let mixed = self.state.convolution.record(planner, segments, &mixed);
+        let mixed = self
+            .state
+            .convolution
+            .record(planner, segments, &mixed, true);
         let query_scale = 1.0 / (config.key_head_dim as f32).sqrt();
         let [query, key] = [(0, query_scale), (key_size, 1.0)].map(|(start, factor)| {
             let heads = mixed.columns(start, key_size).split_last(key_dim);
@@ -256,7 +269,8 @@ pub struct Mamba2Block {
     decay_log: Tensor,
     skip: Tensor,
     step_bias: Tensor,
-    norm: Tensor,
+    /// One a group of the output.
+    norms: Vec<Tensor>,
     output: Matrix,
     /// `[slots, heads, head_dim, state_size]`.
     state: RecurrentState,
@@ -283,7 +297,15 @@ impl Mamba2Block {
             decay_log: number(&weights.decay_log)?,
             skip: number(&weights.skip)?,
             step_bias: number(&weights.step_bias)?,
-            norm: upload_vector(device, &weights.norm, dtype)?,
+            norms: match (&weights.norm, config.norm_groups) {
+                (Some(norm), Some(groups)) => {
+                    let norm = upload_vector(device, norm, dtype)?;
+                    let size = norm.elements() / groups as u64;
+                    let part = |group: u64| failed(norm.slice(0, group * size..(group + 1) * size));
+                    (0..groups as u64).map(part).collect::<Result<_, _>>()?
+                }
+                _ => Vec::new(),
+            },
             output: matrix(&weights.output)?,
             state: RecurrentState::load(device, conv, size, shape, dtype, cache)?,
             config: config.clone(),
@@ -305,7 +327,10 @@ impl Mamba2Block {
         let gate = planner.projected(&self.gate, x);
         let mixed = planner.projected(&self.input, x);
         let time = planner.projected(&self.step, x);
-        let mixed = self.state.convolution.record(planner, segments, &mixed);
+        let mixed = self
+            .state
+            .convolution
+            .record(planner, segments, &mixed, true);
         let input = mixed.columns(0, inner).split_last(config.head_dim as u64);
         let write = mixed.columns(inner, projections).split_last(state);
         let read = mixed.columns(inner + projections, projections);
@@ -330,7 +355,25 @@ impl Mamba2Block {
         let suffix = format!("-STATE={state}");
         planner.launch(Family::Recurrent, "state_space", &suffix, operands);
         let gated = planner.activated(crate::config::Activation::Silu, &gate, &y.rows_of(inner));
-        let normed = planner.normed(&gated, &self.norm, step.norm_eps);
+        let normed = match self.norms.as_slice() {
+            [] => gated,
+            [norm] => planner.normed(&gated, norm, step.norm_eps),
+            norms => {
+                let normed = planner.activation(gated.shape());
+                let size = inner / norms.len() as u64;
+                for (group, norm) in norms.iter().enumerate() {
+                    let part = |x: &Activation| x.columns(group as u64 * size, size);
+                    let operands = [
+                        part(&gated).into(),
+                        norm.into(),
+                        part(&normed).into(),
+                        step.norm_eps.into(),
+                    ];
+                    planner.launch(Family::Norm, "rms_norm", "", operands);
+                }
+                normed
+            }
+        };
         Ok(planner.projected(&self.output, &normed))
     }
 
@@ -342,5 +385,61 @@ impl Mamba2Block {
     /// Bytes of the states and of the convolution's history.
     pub fn state_bytes(&self) -> u64 {
         self.state.bytes()
+    }
+}
+
+/// A gated convolution: weights, and the rows that it still sees of all sequences.
+pub struct ShortConvolutionBlock {
+    before: Matrix,
+    after: Matrix,
+    input: Matrix,
+    output: Matrix,
+    convolution: Convolution,
+}
+
+impl ShortConvolutionBlock {
+    /// Uploads the weights and reserves the histories.
+    pub fn load(
+        device: &Arc<dyn Device>,
+        config: &ShortConvolution,
+        weights: &ShortConvolutionWeights,
+        dtype: Scalar,
+        cache: &CacheShape,
+    ) -> Result<Self, ModelError> {
+        let matrix = |matrix: &WeightMatrix| Matrix::upload(device, matrix, dtype);
+        let size = [config.channels, config.width];
+        Ok(Self {
+            before: matrix(&weights.before)?,
+            after: matrix(&weights.after)?,
+            input: matrix(&weights.input)?,
+            output: matrix(&weights.output)?,
+            convolution: Convolution::load(device, &weights.conv, None, size, dtype, cache)?,
+        })
+    }
+
+    /// Records the layer on normalised rows `x`; gives its output, `[rows, hidden]`.
+    pub fn record(
+        &self,
+        planner: &mut Planner,
+        step: &StepContext<'_>,
+        x: &Activation,
+    ) -> Result<Activation, ModelError> {
+        let segments = segments_of(step)?;
+        let [before, after, input] =
+            [&self.before, &self.after, &self.input].map(|w| planner.projected(w, x));
+        let gated = planner.multiplied(&before, &input);
+        let mixed = self.convolution.record(planner, segments, &gated, false);
+        let gated = planner.multiplied(&after, &mixed);
+        Ok(planner.projected(&self.output, &gated))
+    }
+
+    /// The convolution's history.
+    pub fn held_state(&self) -> HeldState<'_> {
+        HeldState::Slots(&self.convolution.history)
+    }
+
+    /// Bytes of the convolution's history.
+    pub fn state_bytes(&self) -> u64 {
+        bytes_of(&self.convolution.history)
     }
 }

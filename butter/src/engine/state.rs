@@ -17,7 +17,7 @@ use iron_runtime::{Device, Tensor};
 
 use super::matrix::failed;
 use super::model::EngineOptions;
-use crate::config::{Mixer, ModelConfig};
+use crate::config::{Attention, Mamba2, Mixer, ModelConfig};
 use crate::model::ModelError;
 
 /// Positions of a cache block, and the rows of a tile of the prompt's
@@ -37,6 +37,8 @@ pub struct CacheShape {
     pub blocks_a_sequence: usize,
     /// Blocks of a sequence in a layer with a window; 0 where there is none.
     pub ring_blocks: usize,
+    /// Most rows of a step.
+    pub step_rows: usize,
 }
 
 impl CacheShape {
@@ -60,6 +62,7 @@ impl CacheShape {
             blocks,
             blocks_a_sequence,
             ring_blocks: config.widest_window().map_or(0, ring),
+            step_rows: max_step_rows,
         }
     }
 
@@ -106,27 +109,47 @@ impl MemoryPlan {
         let mut plan = Self::default();
         for layer in &config.layers {
             match &layer.mixer {
-                Mixer::Attention(attention) => {
-                    let position = 2 * attention.kv_size() as u64 * element;
-                    let (sum, blocks) = match attention.window {
-                        Some(_) => (&mut plan.window_cache, cache.window_blocks()),
-                        None => (&mut plan.full_cache, cache.blocks),
-                    };
-                    *sum += position * (blocks * BLOCK_SIZE) as u64;
-                }
+                Mixer::Attention(attention) => plan.add_attention(attention, &cache, element),
                 Mixer::GatedDelta(delta) => {
                     plan.recurrent += slots * (delta.value_size() * delta.key_head_dim) as u64 * 4;
                     let held = (delta.conv_width - 1) * delta.conv_channels();
                     plan.convolution += slots * held as u64 * element;
                 }
-                Mixer::Mamba2(mamba) => {
-                    plan.recurrent += slots * (mamba.inner_size() * mamba.state_size) as u64 * 4;
-                    let held = (mamba.conv_width - 1) * mamba.conv_channels();
+                Mixer::Mamba2(mamba) => plan.add_mamba2(mamba, slots, element),
+                Mixer::Latent(latent) => {
+                    let position = (latent.latent_size + latent.rotary_dim) as u64 * element;
+                    plan.full_cache += position * (cache.blocks * BLOCK_SIZE) as u64;
+                }
+                Mixer::ShortConvolution(convolution) => {
+                    let held = (convolution.width - 1) * convolution.channels;
                     plan.convolution += slots * held as u64 * element;
                 }
+                Mixer::Parallel(both) => {
+                    plan.add_attention(&both.0, &cache, element);
+                    plan.add_mamba2(&both.1, slots, element);
+                }
+                Mixer::Absent => {}
             }
         }
         plan
+    }
+
+    fn add_attention(&mut self, attention: &Attention, cache: &CacheShape, element: u64) {
+        if attention.shares_cache_of.is_some() {
+            return;
+        }
+        let position = 2 * attention.kv_size() as u64 * element;
+        let (sum, blocks) = match attention.window {
+            Some(_) => (&mut self.window_cache, cache.window_blocks()),
+            None => (&mut self.full_cache, cache.blocks),
+        };
+        *sum += position * (blocks * BLOCK_SIZE) as u64;
+    }
+
+    fn add_mamba2(&mut self, mamba: &Mamba2, slots: u64, element: u64) {
+        self.recurrent += slots * (mamba.inner_size() * mamba.state_size) as u64 * 4;
+        let held = (mamba.conv_width - 1) * mamba.conv_channels();
+        self.convolution += slots * held as u64 * element;
     }
 
     /// All kinds together.

@@ -11,10 +11,12 @@ use super::attention::AttentionBlock;
 use super::exchange::{Inputs, Results};
 use super::feed_forward::GatedBlock;
 use super::fused::FusedLayer;
+use super::latent::LatentBlock;
+use super::layer_inputs::{InputsBlock, LayerInputBlock};
 use super::matrix::{Family, Matrix, failed, upload_vector};
 use super::mixture::MixtureBlock;
 use super::plan::{Activation, Planner};
-use super::recurrent::{GatedDeltaBlock, Mamba2Block};
+use super::recurrent::{GatedDeltaBlock, Mamba2Block, ShortConvolutionBlock};
 use super::state::{BlockTables, CacheShape};
 use crate::config::{FeedForward, Mixer, ModelConfig};
 use crate::model::ModelError;
@@ -69,23 +71,31 @@ pub struct StepContext<'m> {
 
 /// A layer on a device.
 pub(super) struct Layer {
-    pub(super) mixer_norm: Tensor,
+    mixer_norm: Option<Tensor>,
     mixer: MixerBlock,
     mixer_post_norm: Option<Tensor>,
-    pub(super) feed_forward_norm: Tensor,
+    feed_forward_norm: Option<Tensor>,
     feed_forward: FeedForwardBlock,
     feed_forward_post_norm: Option<Tensor>,
+    inputs: Option<LayerInputBlock>,
+    /// What the residual stream is multiplied by at the layer's end.
+    output_scale: f32,
 }
 
 enum MixerBlock {
     Attention(Box<AttentionBlock>),
     GatedDelta(Box<GatedDeltaBlock>),
     Mamba2(Box<Mamba2Block>),
+    Latent(Box<LatentBlock>),
+    ShortConvolution(Box<ShortConvolutionBlock>),
+    Parallel(Box<(AttentionBlock, Mamba2Block)>),
+    Absent,
 }
 
 enum FeedForwardBlock {
     Dense(Box<GatedBlock>),
     Mixture(Box<MixtureBlock>),
+    Absent,
 }
 
 /// What a layer keeps of the sequences.
@@ -105,6 +115,8 @@ pub enum HeldState<'a> {
 pub struct Graph {
     pub(super) config: ModelConfig,
     embedding: Matrix,
+    /// What makes the inputs of each layer.
+    per_layer: Option<InputsBlock>,
     pub(super) layers: Vec<Layer>,
     final_norm: Tensor,
     /// `None` where the embedding serves.
@@ -122,15 +134,23 @@ impl Graph {
         dtype: Scalar,
         cache: &CacheShape,
     ) -> Result<Self, ModelError> {
-        let layer = |(config, weights)| Layer::load(device, config, weights, dtype, cache);
-        let layers = config.layers.iter().zip(&weights.layers).map(layer);
-        let layers = layers.collect::<Result<Vec<_>, _>>()?;
+        let mut layers: Vec<Layer> = Vec::with_capacity(config.layers.len());
+        for (config, weights) in config.layers.iter().zip(&weights.layers) {
+            let layer = Layer::load(device, config, weights, dtype, cache, &layers)?;
+            layers.push(layer);
+        }
         let output = match &weights.output {
             Some(output) => Some(Matrix::upload(device, output, dtype)?),
             None => None,
         };
         Ok(Self {
             embedding: Matrix::upload(device, &weights.embedding, dtype)?,
+            per_layer: match (&config.per_layer_inputs, &weights.per_layer) {
+                (Some(config), Some(weights)) => {
+                    Some(InputsBlock::load(device, config, weights, dtype)?)
+                }
+                _ => None,
+            },
             final_norm: upload_vector(device, &weights.final_norm, dtype)?,
             is_fusable: config.residual_scale == 1.0
                 && config.hidden_size.is_multiple_of(OUTPUTS as usize)
@@ -163,7 +183,7 @@ impl Graph {
                 self.fused_layers(planner, step, &hidden);
                 None
             }
-            (false, _) => self.layers(planner, step, &hidden)?,
+            (false, _) => self.layers(planner, step, &tokens, &mut hidden)?,
         };
         if outputs == 0 {
             return Ok(None);
@@ -231,27 +251,71 @@ impl Graph {
         &self,
         planner: &mut Planner,
         step: &StepContext<'_>,
-        hidden: &Activation,
+        tokens: &Tensor,
+        hidden: &mut Activation,
     ) -> Result<Option<Activation>, ModelError> {
+        let eps = self.config.norm_eps;
+        let per_layer = self.per_layer.as_ref();
+        let per_layer = per_layer.map(|inputs| inputs.record(planner, tokens, hidden, eps));
         // A block's output joins the residual stream with the norm that follows.
         let mut pending = None;
-        for layer in &self.layers {
-            let x = self.joined(planner, pending.as_ref(), hidden, &layer.mixer_norm);
-            let y = match &layer.mixer {
-                MixerBlock::Attention(attention) => attention.record(planner, step, &x),
-                MixerBlock::GatedDelta(delta) => delta.record(planner, step, &x)?,
-                MixerBlock::Mamba2(mamba) => mamba.record(planner, step, &x)?,
-            };
-            let y = self.block_output(planner, y, layer.mixer_post_norm.as_ref());
-            let x = self.joined(planner, Some(&y), hidden, &layer.feed_forward_norm);
-            let y = match &layer.feed_forward {
-                FeedForwardBlock::Dense(dense) => dense.record(planner, &x),
-                FeedForwardBlock::Mixture(mixture) => mixture.record(planner, &x),
-            };
-            let y = self.block_output(planner, y, layer.feed_forward_post_norm.as_ref());
-            pending = Some(y);
+        for (index, layer) in self.layers.iter().enumerate() {
+            if !matches!(layer.mixer, MixerBlock::Absent) {
+                let x = self.input(planner, pending.take(), hidden, layer.mixer_norm.as_ref());
+                let y = layer.mixer.record(planner, step, &x)?;
+                pending = y.map(|y| self.block_output(planner, y, layer.mixer_post_norm.as_ref()));
+            }
+            if !matches!(layer.feed_forward, FeedForwardBlock::Absent) {
+                let norm = layer.feed_forward_norm.as_ref();
+                let x = self.input(planner, pending.take(), hidden, norm);
+                let y = match &layer.feed_forward {
+                    FeedForwardBlock::Dense(dense) => Some(dense.record(planner, &x)),
+                    FeedForwardBlock::Mixture(mixture) => Some(mixture.record(planner, &x)),
+                    FeedForwardBlock::Absent => None,
+                };
+                let norm = layer.feed_forward_post_norm.as_ref();
+                pending = y.map(|y| self.block_output(planner, y, norm));
+            }
+            if let (Some(block), Some(inputs)) = (&layer.inputs, &per_layer) {
+                let x = self.input(planner, pending.take(), hidden, None);
+                pending = Some(block.record(planner, inputs, index, &x, eps));
+            }
+            if layer.output_scale != 1.0 {
+                let x = self.input(planner, pending.take(), hidden, None);
+                *hidden = planner.scaled(x, layer.output_scale);
+            }
         }
         Ok(pending)
+    }
+
+    /// `hidden += x` if there is one, then `norm(hidden) * w` if there is a norm.
+    fn input(
+        &self,
+        planner: &mut Planner,
+        x: Option<Activation>,
+        hidden: &Activation,
+        w: Option<&Tensor>,
+    ) -> Activation {
+        let (x, w) = match (x, w) {
+            (Some(x), Some(w)) => (x, w),
+            (None, Some(w)) => return planner.normed(hidden, w, self.config.norm_eps),
+            (Some(x), None) => {
+                let operands = [x.flat().into(), hidden.flat().into(), 1.0f32.into()];
+                planner.launch(Family::Elementwise, "axpy", "", operands);
+                return hidden.clone();
+            }
+            (None, None) => return hidden.clone(),
+        };
+        let normed = planner.activation(hidden.shape());
+        let operands = [
+            (&x).into(),
+            w.into(),
+            hidden.into(),
+            (&normed).into(),
+            self.config.norm_eps.into(),
+        ];
+        planner.launch(Family::Norm, "add_rms_norm", "", operands);
+        normed
     }
 
     /// `hidden += x` if there is one, then `norm(hidden) * w`.
@@ -262,19 +326,7 @@ impl Graph {
         hidden: &Activation,
         w: &Tensor,
     ) -> Activation {
-        let Some(x) = x else {
-            return planner.normed(hidden, w, self.config.norm_eps);
-        };
-        let normed = planner.activation(hidden.shape());
-        let operands = [
-            x.into(),
-            w.into(),
-            hidden.into(),
-            (&normed).into(),
-            self.config.norm_eps.into(),
-        ];
-        planner.launch(Family::Norm, "add_rms_norm", "", operands);
-        normed
+        self.input(planner, x.cloned(), hidden, Some(w))
     }
 
     /// A block's output as it joins the residual stream.
@@ -296,9 +348,16 @@ impl Graph {
         let mut held = Vec::new();
         for layer in &self.layers {
             match &layer.mixer {
-                MixerBlock::Attention(attention) => held.push(attention.held_state()),
+                MixerBlock::Attention(attention) => held.extend(attention.held_state()),
                 MixerBlock::GatedDelta(delta) => held.extend(delta.held_state()),
                 MixerBlock::Mamba2(mamba) => held.extend(mamba.held_state()),
+                MixerBlock::Latent(latent) => held.push(latent.held_state()),
+                MixerBlock::ShortConvolution(conv) => held.push(conv.held_state()),
+                MixerBlock::Parallel(both) => {
+                    held.extend(both.0.held_state());
+                    held.extend(both.1.held_state());
+                }
+                MixerBlock::Absent => {}
             }
         }
         held
@@ -312,9 +371,40 @@ impl Graph {
                 MixerBlock::Attention(attention) => caches += attention.cache_bytes(),
                 MixerBlock::GatedDelta(delta) => states += delta.state_bytes(),
                 MixerBlock::Mamba2(mamba) => states += mamba.state_bytes(),
+                MixerBlock::Latent(latent) => caches += latent.cache_bytes(),
+                MixerBlock::ShortConvolution(conv) => states += conv.state_bytes(),
+                MixerBlock::Parallel(both) => {
+                    caches += both.0.cache_bytes();
+                    states += both.1.state_bytes();
+                }
+                MixerBlock::Absent => {}
             }
         }
         (caches, states)
+    }
+}
+
+impl MixerBlock {
+    /// Records the mixer on rows `x`; gives its output, `[rows, hidden]`, if it is there.
+    fn record(
+        &self,
+        planner: &mut Planner,
+        step: &StepContext<'_>,
+        x: &Activation,
+    ) -> Result<Option<Activation>, ModelError> {
+        Ok(Some(match self {
+            MixerBlock::Attention(attention) => attention.record(planner, step, x),
+            MixerBlock::GatedDelta(delta) => delta.record(planner, step, x)?,
+            MixerBlock::Mamba2(mamba) => mamba.record(planner, step, x)?,
+            MixerBlock::Latent(latent) => latent.record(planner, step, x)?,
+            MixerBlock::ShortConvolution(convolution) => convolution.record(planner, step, x)?,
+            MixerBlock::Parallel(both) => {
+                let attended = both.0.record(planner, step, x);
+                let mixed = both.1.record(planner, step, x)?;
+                planner.added(&attended, &mixed)
+            }
+            MixerBlock::Absent => return Ok(None),
+        }))
     }
 }
 
@@ -326,18 +416,20 @@ impl Layer {
         else {
             return None;
         };
-        let has_post_norms =
-            self.mixer_post_norm.is_some() || self.feed_forward_post_norm.is_some();
+        let has_more = self.mixer_post_norm.is_some()
+            || self.feed_forward_post_norm.is_some()
+            || self.inputs.is_some()
+            || self.output_scale != 1.0;
         let (Matrix::Dense(output), Matrix::Dense(down)) = (&attention.output, &dense.down) else {
             return None;
         };
-        let stacked = attention.stacked().filter(|_| !has_post_norms)?;
+        let stacked = attention.stacked().filter(|_| !has_more)?;
         let layer = FusedLayer {
-            mixer_norm: &self.mixer_norm,
+            mixer_norm: self.mixer_norm.as_ref()?,
             attention,
             stacked,
             output,
-            feed_forward_norm: &self.feed_forward_norm,
+            feed_forward_norm: self.feed_forward_norm.as_ref()?,
             gate_up: dense.stacked()?,
             down,
         };
@@ -350,16 +442,42 @@ impl Layer {
         weights: &LayerWeights,
         dtype: Scalar,
         cache: &CacheShape,
+        earlier: &[Layer],
     ) -> Result<Self, ModelError> {
         let vector = |vector: &WeightVector| upload_vector(device, vector, dtype);
+        let norm = |norm: &Option<WeightVector>| norm.as_ref().map(vector).transpose();
         let unlike = || ModelError::Device("a layer's weights are not those of its config".into());
         Ok(Self {
-            mixer_norm: vector(&weights.mixer_norm)?,
+            mixer_norm: norm(&weights.mixer_norm)?,
             mixer: match (&config.mixer, &weights.mixer) {
                 (Mixer::Attention(config), MixerWeights::Attention(weights)) => {
-                    let block = AttentionBlock::load(device, config, weights, dtype, cache)?;
+                    let owner = match config.shares_cache_of.map(|layer| earlier.get(layer)) {
+                        None => None,
+                        Some(Some(Layer {
+                            mixer: MixerBlock::Attention(owner),
+                            ..
+                        })) => Some(owner.as_ref()),
+                        Some(_) => return Err(unlike()),
+                    };
+                    let block = AttentionBlock::load(device, config, weights, dtype, cache, owner)?;
                     MixerBlock::Attention(Box::new(block))
                 }
+                (Mixer::Latent(config), MixerWeights::Latent(weights)) => {
+                    let block = LatentBlock::load(device, config, weights, dtype, cache)?;
+                    MixerBlock::Latent(Box::new(block))
+                }
+                (Mixer::ShortConvolution(config), MixerWeights::ShortConvolution(weights)) => {
+                    let block = ShortConvolutionBlock::load(device, config, weights, dtype, cache)?;
+                    MixerBlock::ShortConvolution(Box::new(block))
+                }
+                (Mixer::Parallel(config), MixerWeights::Parallel(weights)) => {
+                    let (attention, mamba) = (&config.0, &config.1);
+                    MixerBlock::Parallel(Box::new((
+                        AttentionBlock::load(device, attention, &weights.0, dtype, cache, None)?,
+                        Mamba2Block::load(device, mamba, &weights.1, dtype, cache)?,
+                    )))
+                }
+                (Mixer::Absent, MixerWeights::Absent) => MixerBlock::Absent,
                 (Mixer::GatedDelta(config), MixerWeights::GatedDelta(weights)) => {
                     let block = GatedDeltaBlock::load(device, config, weights, dtype, cache)?;
                     MixerBlock::GatedDelta(Box::new(block))
@@ -370,10 +488,14 @@ impl Layer {
                 }
                 _ => return Err(unlike()),
             },
-            mixer_post_norm: weights.mixer_post_norm.as_ref().map(vector).transpose()?,
-            feed_forward_norm: vector(&weights.feed_forward_norm)?,
+            mixer_post_norm: norm(&weights.mixer_post_norm)?,
+            feed_forward_norm: norm(&weights.feed_forward_norm)?,
             feed_forward: match (&config.feed_forward, &weights.feed_forward) {
-                (FeedForward::Dense { activation, .. }, FeedForwardWeights::Dense(weights)) => {
+                (FeedForward::Absent, FeedForwardWeights::Absent) => FeedForwardBlock::Absent,
+                (
+                    FeedForward::Dense { activation, .. } | FeedForward::Plain { activation, .. },
+                    FeedForwardWeights::Dense(weights),
+                ) => {
                     let block = GatedBlock::load(device, *activation, weights, dtype)?;
                     FeedForwardBlock::Dense(Box::new(block))
                 }
@@ -383,11 +505,19 @@ impl Layer {
                 }
                 _ => return Err(unlike()),
             },
-            feed_forward_post_norm: weights
-                .feed_forward_post_norm
-                .as_ref()
-                .map(vector)
-                .transpose()?,
+            feed_forward_post_norm: norm(&weights.feed_forward_post_norm)?,
+            inputs: match &weights.inputs {
+                Some(weights) => Some(LayerInputBlock::load(device, weights, dtype)?),
+                None => None,
+            },
+            output_scale: match &weights.output_scale {
+                Some(scale) => {
+                    let values = scale.to_f32();
+                    let values = values.map_err(|e| ModelError::Device(e.to_string()))?;
+                    values.first().copied().unwrap_or(1.0)
+                }
+                None => 1.0,
+            },
         })
     }
 }

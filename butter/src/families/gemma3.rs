@@ -9,7 +9,7 @@ use crate::config::hugging_face::{
     RopeDefaults, common, dense, layer_types, must_be_false, read_by_layer_type,
 };
 use crate::config::keys::Keys;
-use crate::config::{Activation, Attention, ConfigFault, LayerConfig, Mixer, ModelConfig};
+use crate::config::{Activation, Attention, ConfigFault, LayerConfig, Mixer, ModelConfig, Norms};
 use crate::rope::{Rope, RopeLayout, RopeScaling};
 use crate::weights::{LayerNames, ModelWeights, Resolver, TensorNames};
 
@@ -28,12 +28,21 @@ pub(super) const FAMILY: Family = Family {
         ("pre_feedforward_layernorm", "ffn_norm"),
         ("post_feedforward_layernorm", "post_ffw_norm"),
     ],
+    hugging_face_names: &[],
 };
 
 /// One layer of full attention after so many of a window, where the file does not say.
 const PATTERN: usize = 6;
 /// RoPE base of layers with a window, where the file does not say.
 const LOCAL_THETA: f64 = 10_000.0;
+
+/// What Gemma calls the norms of a layer.
+pub(super) const LAYER_NAMES: LayerNames = LayerNames {
+    mixer_norm: Some("input_layernorm"),
+    mixer_post_norm: Some("post_attention_layernorm"),
+    feed_forward_norm: Some("pre_feedforward_layernorm"),
+    feed_forward_post_norm: Some("post_feedforward_layernorm"),
+};
 
 fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
     let common = common(keys, FAMILY.name, true)?;
@@ -72,7 +81,7 @@ fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
     let layer = |sliding| LayerConfig {
         mixer: Mixer::Attention(with_positions(&attention, sliding, window, &full, &local)),
         feed_forward: feed_forward.clone(),
-        post_norms: true,
+        norms: Norms::BeforeAndAfter,
     };
     Ok(ModelConfig {
         layers: types.into_iter().map(layer).collect(),
@@ -136,7 +145,7 @@ fn from_gguf(
     let layer = |sliding| LayerConfig {
         mixer: Mixer::Attention(with_positions(&attention, sliding, window, &full, &local)),
         feed_forward: feed_forward.clone(),
-        post_norms: true,
+        norms: Norms::BeforeAndAfter,
     };
     Ok(ModelConfig {
         layers: types.into_iter().map(layer).collect(),
@@ -151,11 +160,6 @@ fn weights(resolver: &mut Resolver<'_>, config: &ModelConfig) -> ModelWeights {
         resolver.norms_are_stored_less_one();
     }
     resolver.model(config, |resolver, prefix, layer| {
-        let names = LayerNames {
-            mixer_post_norm: Some("post_attention_layernorm"),
-            feed_forward_norm: "pre_feedforward_layernorm",
-            feed_forward_post_norm: Some("post_feedforward_layernorm"),
-        };
-        resolver.named_layer(prefix, layer, &names)
+        resolver.named_layer(prefix, layer, &LAYER_NAMES)
     })
 }

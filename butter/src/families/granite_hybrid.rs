@@ -7,7 +7,7 @@ use crate::config::hugging_face::{activation, common, layer_types, must_be_false
 use crate::config::keys::Keys;
 use crate::config::{
     Activation, Attention, ConfigFault, FeedForward, LayerConfig, Mamba2, Mixer, Mixture,
-    ModelConfig, SharedExpert,
+    ModelConfig, Norms, SharedExpert,
 };
 use crate::quote::quoted;
 use crate::weights::{
@@ -22,6 +22,7 @@ pub(super) const FAMILY: Family = Family {
     gguf: None,
     weights,
     gguf_names: &[],
+    hugging_face_names: &[],
 };
 
 fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
@@ -70,7 +71,7 @@ fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
     let layer = |full| LayerConfig {
         mixer: if full { &attention } else { &mamba }.clone(),
         feed_forward: feed_forward.clone(),
-        post_norms: false,
+        norms: Norms::Before,
     };
     Ok(ModelConfig {
         layers: full.into_iter().map(layer).collect(),
@@ -85,18 +86,6 @@ fn mamba(keys: &Keys<'_>, hidden_size: usize) -> Result<Mamba2, ConfigFault> {
     must_be_false(keys, "mamba_proj_bias")?;
     // How the reference cuts a prompt; the recurrence is the same.
     keys.size("mamba_chunk_size")?;
-    let limits = keys.floats("time_step_limit")?;
-    let time_step_limits = match limits.as_deref() {
-        None => (0.0, f32::INFINITY),
-        Some([least, most]) => (*least as f32, *most as f32),
-        Some(other) => {
-            return Err(ConfigFault::Invalid {
-                key: keys.name("time_step_limit"),
-                found: format!("a list of {}", other.len()),
-                rule: "it must have two entries".to_owned(),
-            });
-        }
-    };
     let mamba = Mamba2 {
         head_count: keys.required_size("mamba_n_heads")?,
         head_dim: keys.required_size("mamba_d_head")?,
@@ -104,7 +93,8 @@ fn mamba(keys: &Keys<'_>, hidden_size: usize) -> Result<Mamba2, ConfigFault> {
         group_count: keys.size("mamba_n_groups")?.unwrap_or(1),
         conv_width: keys.size("mamba_d_conv")?.unwrap_or(4),
         conv_bias: keys.bool("mamba_conv_bias")?.unwrap_or(true),
-        time_step_limits,
+        time_step_limits: time_step_limits(keys)?,
+        norm_groups: Some(1),
     };
     let expand = keys.size("mamba_expand")?.unwrap_or(2);
     let inner = mamba.head_count.checked_mul(mamba.head_dim);
@@ -117,6 +107,20 @@ fn mamba(keys: &Keys<'_>, hidden_size: usize) -> Result<Mamba2, ConfigFault> {
         });
     }
     Ok(mamba)
+}
+
+/// `time_step_limit`: the least and the most.
+pub(super) fn time_step_limits(keys: &Keys<'_>) -> Result<(f32, f32), ConfigFault> {
+    let limits = keys.floats("time_step_limit")?;
+    match limits.as_deref() {
+        None => Ok((0.0, f32::INFINITY)),
+        Some([least, most]) => Ok((*least as f32, *most as f32)),
+        Some(other) => Err(ConfigFault::Invalid {
+            key: keys.name("time_step_limit"),
+            found: format!("a list of {}", other.len()),
+            rule: "it must have two entries".to_owned(),
+        }),
+    }
 }
 
 /// The shared expert is there in any case; without experts it is a dense feed-forward.
@@ -132,9 +136,6 @@ fn feed_forward(keys: &Keys<'_>) -> Result<FeedForward, ConfigFault> {
             activation,
         }),
         expert_count => Ok(FeedForward::Mixture(Mixture {
-            expert_count,
-            experts_per_token,
-            intermediate_size,
             activation,
             // A softmax over the logits chosen is the softmax over all, divided by their sum.
             renormalise: true,
@@ -142,6 +143,7 @@ fn feed_forward(keys: &Keys<'_>) -> Result<FeedForward, ConfigFault> {
                 intermediate_size: shared,
                 gated: false,
             }),
+            ..Mixture::plain(expert_count, experts_per_token, intermediate_size)
         })),
     }
 }
@@ -154,6 +156,9 @@ fn weights(resolver: &mut Resolver<'_>, config: &ModelConfig) -> ModelWeights {
             } => FeedForwardWeights::Dense(fused(resolver, prefix, *intermediate_size)),
             FeedForward::Mixture(mixture) => {
                 FeedForwardWeights::Mixture(Box::new(experts(resolver, prefix, mixture)))
+            }
+            FeedForward::Plain { .. } | FeedForward::Absent => {
+                resolver.feed_forward(prefix, &layer.feed_forward)
             }
         };
         let mixer = resolver.mixer(prefix, &layer.mixer);
@@ -193,6 +198,6 @@ fn experts(resolver: &mut Resolver<'_>, prefix: &str, mixture: &Mixture) -> Mixt
             .shared
             .as_ref()
             .map(|shared| fused(resolver, prefix, shared.intermediate_size)),
-        shared_gate: None,
+        ..MixtureWeights::default()
     }
 }

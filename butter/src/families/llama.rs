@@ -6,7 +6,7 @@ use crate::catalogue::TensorCatalogue;
 use crate::config::gguf::GgufConfig;
 use crate::config::hugging_face::{common, dense, must_be_false};
 use crate::config::keys::Keys;
-use crate::config::{Activation, Attention, ConfigFault, LayerConfig, Mixer, ModelConfig};
+use crate::config::{Activation, Attention, ConfigFault, LayerConfig, Mixer, ModelConfig, Norms};
 use crate::rope::{Rope, RopeLayout};
 use crate::weights::{ModelWeights, Resolver};
 
@@ -21,6 +21,7 @@ pub(super) const FAMILY: Family = Family {
     }),
     weights,
     gguf_names: &[],
+    hugging_face_names: &[],
 };
 
 fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
@@ -38,7 +39,7 @@ fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
             ..attention
         }),
         feed_forward: dense(keys, "hidden_act", Activation::Silu)?,
-        post_norms: false,
+        norms: Norms::Before,
     };
     Ok(ModelConfig {
         layers: vec![layer; common.layer_count],

@@ -4,9 +4,19 @@
 //! blocks themselves stand once, in [`crate::config`] as data, in [`crate::weights`] as tensors
 //! and in [`crate::engine`] as launches.
 
+mod deepseek_v3;
+mod falcon_h1;
 mod gemma3;
+mod gemma4;
+mod gpt_oss;
 mod granite_hybrid;
+mod lfm2;
 mod llama;
+mod mistral;
+mod mixtral;
+mod nemotron_h;
+mod olmo3;
+mod qwen2;
 mod qwen3;
 mod qwen3_moe;
 mod qwen3_next;
@@ -34,6 +44,9 @@ pub(crate) struct Family {
     /// What its GGUF files call tensors where that is not what the others call them:
     /// `(Hugging Face, GGUF)`, within a layer.
     pub(crate) gguf_names: &'static [(&'static str, &'static str)],
+    /// What its Hugging Face checkpoints call tensors, or parts of their names, where that is not
+    /// what most call them: `(usual, own)`, replaced one after another.
+    pub(crate) hugging_face_names: &'static [(&'static str, &'static str)],
 }
 
 /// How a family's GGUF files are read.
@@ -47,12 +60,23 @@ pub(crate) struct GgufReader {
 /// Every family.
 pub(crate) const ALL: &[&Family] = &[
     &llama::FAMILY,
+    &mistral::FAMILY,
+    &mixtral::FAMILY,
+    &qwen2::FAMILY,
     &qwen3::FAMILY,
     &qwen3_moe::FAMILY,
     &qwen3_next::FAMILY,
     &qwen3_next::QWEN3_5,
+    &qwen3_next::QWEN3_5_MOE,
     &gemma3::FAMILY,
+    &gemma4::FAMILY,
+    &olmo3::FAMILY,
+    &gpt_oss::FAMILY,
+    &deepseek_v3::FAMILY,
     &granite_hybrid::FAMILY,
+    &falcon_h1::FAMILY,
+    &nemotron_h::FAMILY,
+    &lfm2::FAMILY,
 ];
 
 /// The family of a `model_type`.

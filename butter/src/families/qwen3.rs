@@ -6,7 +6,7 @@ use crate::catalogue::TensorCatalogue;
 use crate::config::gguf::GgufConfig;
 use crate::config::hugging_face::{common, dense, layer_types};
 use crate::config::keys::Keys;
-use crate::config::{Activation, Attention, ConfigFault, LayerConfig, Mixer, ModelConfig};
+use crate::config::{Activation, Attention, ConfigFault, LayerConfig, Mixer, ModelConfig, Norms};
 use crate::rope::RopeLayout;
 use crate::weights::{ModelWeights, Resolver};
 
@@ -21,6 +21,7 @@ pub(super) const FAMILY: Family = Family {
     }),
     weights,
     gguf_names: &[],
+    hugging_face_names: &[],
 };
 
 fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
@@ -36,7 +37,7 @@ fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
             ..attention.clone()
         }),
         feed_forward: feed_forward.clone(),
-        post_norms: false,
+        norms: Norms::Before,
     };
     let windows = windows(keys, common.layer_count)?;
     Ok(ModelConfig {

@@ -6,7 +6,7 @@ use crate::config::hugging_face::{activation, common, dense};
 use crate::config::keys::Keys;
 use crate::config::{
     Activation, Attention, ConfigFault, FeedForward, LayerConfig, Mixer, Mixture, ModelConfig,
-    SharedExpert,
+    Norms, SharedExpert,
 };
 use crate::weights::{ModelWeights, Resolver};
 
@@ -18,6 +18,7 @@ pub(super) const FAMILY: Family = Family {
     gguf: None,
     weights,
     gguf_names: &[],
+    hugging_face_names: &[],
 };
 
 fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
@@ -34,7 +35,7 @@ fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
             ..attention.clone()
         }),
         feed_forward,
-        post_norms: false,
+        norms: Norms::Before,
     };
     Ok(ModelConfig {
         layers: windows.into_iter().zip(feed_forwards).map(layer).collect(),
@@ -52,13 +53,16 @@ pub(super) fn feed_forwards(
     let expert_count = keys.size_of_any(&["num_experts", "num_local_experts"])?;
     let expert_count = keys.required("num_experts", expert_count)?;
     let dense = dense(keys, "hidden_act", Activation::Silu)?;
-    let mixture = FeedForward::Mixture(Mixture {
+    let mixture = Mixture::plain(
         expert_count,
-        experts_per_token: keys.required_size("num_experts_per_tok")?,
-        intermediate_size: keys.required_size("moe_intermediate_size")?,
+        keys.required_size("num_experts_per_tok")?,
+        keys.required_size("moe_intermediate_size")?,
+    );
+    let mixture = FeedForward::Mixture(Mixture {
         activation: activation(keys, "hidden_act", Activation::Silu)?,
         renormalise: keys.bool("norm_topk_prob")?.unwrap_or(false),
         shared,
+        ..mixture
     });
     let step = keys.size("decoder_sparse_step")?.unwrap_or(1);
     let dense_layers = keys.sizes("mlp_only_layers")?.unwrap_or_default();

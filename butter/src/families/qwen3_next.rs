@@ -6,11 +6,11 @@
 use std::ops::Range;
 
 use super::Family;
-use crate::config::hugging_face::{common, dense, layer_types};
+use crate::config::hugging_face::{activation, common, dense, layer_types};
 use crate::config::keys::Keys;
 use crate::config::{
-    Activation, Attention, ConfigFault, FeedForward, GatedDelta, LayerConfig, Mixer, ModelConfig,
-    SharedExpert,
+    Activation, Attention, ConfigFault, FeedForward, GatedDelta, LayerConfig, Mixer, Mixture,
+    ModelConfig, Norms, SharedExpert,
 };
 use crate::weights::{GatedDeltaWeights, LayerNames, MixerWeights, ModelWeights, Resolver};
 
@@ -22,6 +22,7 @@ pub(super) const FAMILY: Family = Family {
     gguf: None,
     weights,
     gguf_names: &[],
+    hugging_face_names: &[],
 };
 
 pub(super) const QWEN3_5: Family = Family {
@@ -32,6 +33,18 @@ pub(super) const QWEN3_5: Family = Family {
     gguf: None,
     weights: dense_weights,
     gguf_names: &[],
+    hugging_face_names: &[],
+};
+
+pub(super) const QWEN3_5_MOE: Family = Family {
+    name: "qwen3_5_moe",
+    model_types: &["qwen3_5_moe_text"],
+    architecture: "Qwen3_5MoeForCausalLM",
+    from_json: mixture_from_json,
+    gguf: None,
+    weights: dense_weights,
+    gguf_names: &[],
+    hugging_face_names: &[],
 };
 
 /// One layer of full attention after so many, where the file does not say.
@@ -53,6 +66,27 @@ fn dense_from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
     let layer_count = crate::config::check_layer_count(layer_count)?;
     let dense = dense(keys, "hidden_act", Activation::Silu)?;
     hybrid(keys, QWEN3_5.name, vec![dense; layer_count])
+}
+
+fn mixture_from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
+    let layer_count = keys.required_size("num_hidden_layers")?;
+    let layer_count = crate::config::check_layer_count(layer_count)?;
+    let expert_count = keys.size_of_any(&["num_experts", "num_local_experts"])?;
+    let mixture = Mixture::plain(
+        keys.required("num_experts", expert_count)?,
+        keys.required_size("num_experts_per_tok")?,
+        keys.required_size("moe_intermediate_size")?,
+    );
+    let mixture = FeedForward::Mixture(Mixture {
+        activation: activation(keys, "hidden_act", Activation::Silu)?,
+        renormalise: true,
+        shared: Some(SharedExpert {
+            intermediate_size: keys.required_size("shared_expert_intermediate_size")?,
+            gated: true,
+        }),
+        ..mixture
+    });
+    hybrid(keys, QWEN3_5_MOE.name, vec![mixture; layer_count])
 }
 
 fn hybrid(
@@ -88,7 +122,7 @@ fn hybrid(
     let layer = |(full, feed_forward)| LayerConfig {
         mixer: if full { &attention } else { &delta }.clone(),
         feed_forward,
-        post_norms: false,
+        norms: Norms::Before,
     };
     Ok(ModelConfig {
         layers: full.into_iter().zip(feed_forwards).map(layer).collect(),
@@ -107,7 +141,7 @@ fn weights(resolver: &mut Resolver<'_>, config: &ModelConfig) -> ModelWeights {
             let feed_forward = resolver.feed_forward(prefix, &layer.feed_forward);
             resolver.layer_of(prefix, &LayerNames::STANDARD, mixer, feed_forward)
         }
-        Mixer::Attention(_) | Mixer::Mamba2(_) => resolver.standard_layer(prefix, layer),
+        _ => resolver.standard_layer(prefix, layer),
     })
 }
 

@@ -140,6 +140,29 @@ pub fn dequantise(ty: TensorType, bytes: &[u8], out: &mut [f32]) -> Result<(), D
     Ok(())
 }
 
+/// The numbers that a code of four bits (E2M1) stands for without its sign.
+const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+
+/// Decodes blocks of 32 elements (OCP Microscaling formats): 16 bytes of codes, the first element
+/// of each two in the low half, and one power of two, its exponent plus 127; 255 is NaN.
+pub fn dequantise_mxfp4(codes: &[u8], exponents: &[u8], out: &mut [f32]) {
+    let blocks = codes.chunks_exact(16).zip(exponents);
+    for ((codes, &exponent), out) in blocks.zip(out.chunks_exact_mut(32)) {
+        let scale = match exponent {
+            255 => f32::NAN,
+            // 2^-127 is subnormal.
+            0 => f32::from_bits(1 << 22),
+            exponent => f32::from_bits(u32::from(exponent) << 23),
+        };
+        for (pair, &byte) in out.chunks_exact_mut(2).zip(codes) {
+            for (value, code) in pair.iter_mut().zip([byte & 15, byte >> 4]) {
+                let size = E2M1[usize::from(code & 7)] * scale;
+                *value = if code & 8 == 0 { size } else { -size };
+            }
+        }
+    }
+}
+
 /// The 6-bit scale and minimum of a part of a K block (ggml's `get_scale_min_k4`).
 fn scale_and_minimum(packed: &[u8], part: usize) -> (u8, u8) {
     if part < 4 {
@@ -172,6 +195,20 @@ mod tests {
         let mut out = vec![f32::NAN; elements];
         dequantise(ty, bytes, &mut out).expect("the bytes fill whole blocks");
         out
+    }
+
+    #[test]
+    fn microscaled_blocks_decode_low_halves_first() {
+        let mut codes = [0u8; 32];
+        codes[..4].copy_from_slice(&[0x21, 0x7f, 0x80, 0x01]);
+        codes[16] = 0x32;
+        let mut out = [f32::NAN; 64];
+        dequantise_mxfp4(&codes, &[128, 0], &mut out);
+        assert_eq!(out[..8], [1.0, 2.0, -12.0, 12.0, 0.0, -0.0, 1.0, 0.0]);
+        assert!(out[5].is_sign_negative());
+        assert_eq!(out[32..34], [2f32.powi(-127), 1.5 * 2f32.powi(-127)]);
+        dequantise_mxfp4(&codes, &[255, 254], &mut out);
+        assert!(out[0].is_nan() && out[32] == 2f32.powi(127));
     }
 
     #[test]

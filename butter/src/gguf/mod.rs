@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use memmap2::Mmap;
 
-pub use dequantise::{DequantiseError, dequantise};
+pub use dequantise::{DequantiseError, dequantise, dequantise_mxfp4};
 pub use fault::{GgufError, GgufFault};
 pub use types::TensorType;
 pub use value::{Array, Value};

@@ -70,6 +70,14 @@ tensor_types! {
 }
 
 impl TensorType {
+    /// Bytes, which safetensors files hold and GGUF files do not; nothing decodes them alone.
+    pub const U8: Self = Self {
+        id: u32::MAX,
+        name: "U8",
+        block_elements: 1,
+        block_bytes: 1,
+    };
+
     /// The type with this id in a GGUF file, if one was published.
     pub fn from_id(id: u32) -> Option<Self> {
         Self::ALL.iter().copied().find(|ty| ty.id == id)

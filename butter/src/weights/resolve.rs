@@ -33,32 +33,56 @@ const GGUF_GLOBAL_NAMES: &[(&str, &str)] = &[
 
 /// What a family calls the norms of a layer.
 pub(crate) struct LayerNames {
+    pub(crate) mixer_norm: Option<&'static str>,
     pub(crate) mixer_post_norm: Option<&'static str>,
-    pub(crate) feed_forward_norm: &'static str,
+    pub(crate) feed_forward_norm: Option<&'static str>,
     pub(crate) feed_forward_post_norm: Option<&'static str>,
 }
 
 impl LayerNames {
     /// What most families call them.
     pub(crate) const STANDARD: Self = Self {
+        mixer_norm: Some("input_layernorm"),
         mixer_post_norm: None,
-        feed_forward_norm: "post_attention_layernorm",
+        feed_forward_norm: Some("post_attention_layernorm"),
         feed_forward_post_norm: None,
     };
 }
+
+/// What a text model's tensors begin with inside a model that sees or hears: the first stands for
+/// `model.`, the second before all names.
+const TEXT_PREFIXES: [&str; 2] = ["model.language_model.", "language_model."];
+
+/// What tensors of the other parts of such a model begin with.
+const OTHER_PARTS: &[&str] = &[
+    "model.visual.",
+    "model.vision_tower.",
+    "model.multi_modal_projector.",
+    "model.embed_vision.",
+    "model.audio_tower.",
+    "model.embed_audio.",
+    "visual.",
+    "vision_tower.",
+    "multi_modal_projector.",
+];
+
+/// Whether a tensor may be there although the graph does not read it.
+type Ignorable = Box<dyn Fn(&str) -> bool>;
 
 /// Takes tensors by name. A wrong one is noted and stands empty, so that all missing tensors
 /// are named at once; [`Resolver::finish`] gives the error.
 pub(crate) struct Resolver<'a> {
     catalogue: &'a TensorCatalogue,
     names: TensorNames,
+    /// What the text model's tensors begin with, where it is a part of another.
+    text_prefix: Option<&'static str>,
     family: &'static Family,
     used: BTreeSet<String>,
     /// The first of them by name, all by number.
     missing: Vec<String>,
     n_missing: usize,
     fault: Option<WeightsError>,
-    ignorable: Vec<fn(&str) -> bool>,
+    ignorable: Vec<Ignorable>,
     /// Added to the weights of norms over the residual stream and over heads.
     norm_plus: f32,
     hidden_size: usize,
@@ -70,9 +94,16 @@ impl<'a> Resolver<'a> {
         names: TensorNames,
         family: &'static Family,
     ) -> Self {
+        let begins = |prefix: &&str| {
+            names == TensorNames::HuggingFace
+                && catalogue
+                    .iter()
+                    .any(|tensor| tensor.name().starts_with(*prefix))
+        };
         Self {
             catalogue,
             names,
+            text_prefix: TEXT_PREFIXES.into_iter().find(begins),
             family,
             used: BTreeSet::new(),
             missing: Vec::new(),
@@ -100,8 +131,8 @@ impl<'a> Resolver<'a> {
     }
 
     /// Tensors that the graph does not read although they may be there.
-    pub(crate) fn ignore(&mut self, ignorable: fn(&str) -> bool) {
-        self.ignorable.push(ignorable);
+    pub(crate) fn ignore(&mut self, ignorable: impl Fn(&str) -> bool + 'static) {
+        self.ignorable.push(Box::new(ignorable));
     }
 
     /// The whole model, its layers by `layer`.
@@ -124,6 +155,7 @@ impl<'a> Resolver<'a> {
             layers,
             final_norm,
             output,
+            per_layer: None,
         }
     }
 
@@ -153,14 +185,21 @@ impl<'a> Resolver<'a> {
         feed_forward: FeedForwardWeights,
     ) -> LayerWeights {
         let hidden = self.hidden_size;
+        let has_mixer = !matches!(mixer, MixerWeights::Absent);
+        let has_feed_forward = !matches!(feed_forward, FeedForwardWeights::Absent);
         let mut norm = |name: &str| self.norm(&format!("{prefix}{name}.weight"), hidden);
         LayerWeights {
-            mixer_norm: norm("input_layernorm"),
+            mixer_norm: names.mixer_norm.filter(|_| has_mixer).map(&mut norm),
             mixer,
             mixer_post_norm: names.mixer_post_norm.map(&mut norm),
-            feed_forward_norm: norm(names.feed_forward_norm),
+            feed_forward_norm: names
+                .feed_forward_norm
+                .filter(|_| has_feed_forward)
+                .map(&mut norm),
             feed_forward,
             feed_forward_post_norm: names.feed_forward_post_norm.map(&mut norm),
+            inputs: None,
+            output_scale: None,
         }
     }
 
@@ -179,6 +218,19 @@ impl<'a> Resolver<'a> {
                 let weights = self.mamba2(&format!("{prefix}mamba."), mamba);
                 MixerWeights::Mamba2(Box::new(weights))
             }
+            Mixer::Latent(latent) => {
+                let weights = self.latent(&format!("{prefix}self_attn."), latent);
+                MixerWeights::Latent(Box::new(weights))
+            }
+            Mixer::ShortConvolution(convolution) => {
+                let weights = self.short_convolution(&format!("{prefix}conv."), convolution);
+                MixerWeights::ShortConvolution(Box::new(weights))
+            }
+            Mixer::Parallel(both) => MixerWeights::Parallel(Box::new((
+                self.attention(&format!("{prefix}self_attn."), &both.0),
+                self.mamba2(&format!("{prefix}mamba."), &both.1),
+            ))),
+            Mixer::Absent => MixerWeights::Absent,
         }
     }
 
@@ -193,9 +245,13 @@ impl<'a> Resolver<'a> {
             FeedForward::Dense {
                 intermediate_size, ..
             } => FeedForwardWeights::Dense(self.gated(&prefix, *intermediate_size)),
+            FeedForward::Plain {
+                intermediate_size, ..
+            } => FeedForwardWeights::Dense(self.plain(&prefix, *intermediate_size)),
             FeedForward::Mixture(mixture) => {
                 FeedForwardWeights::Mixture(Box::new(self.mixture(&prefix, mixture)))
             }
+            FeedForward::Absent => FeedForwardWeights::Absent,
         }
     }
 
@@ -221,18 +277,28 @@ impl<'a> Resolver<'a> {
         } else {
             (self.matrix(&name("q_proj.weight"), &[query, hidden]), None)
         };
+        let own = attention.shares_cache_of.is_none();
+        let mut key_or_value = |part: &str, has: bool| {
+            let matrix = has.then(|| self.matrix(&name(part), &[kv, hidden]));
+            matrix.unwrap_or_default()
+        };
+        let key = key_or_value("k_proj.weight", own);
+        let value = key_or_value("v_proj.weight", own && !attention.value_is_key);
+        let (query_length, key_length) = match attention.norm_over_heads {
+            true => (query, kv),
+            false => (dim, dim),
+        };
         AttentionWeights {
             query: query_rows,
             gate,
-            key: self.matrix(&name("k_proj.weight"), &[kv, hidden]),
-            value: self.matrix(&name("v_proj.weight"), &[kv, hidden]),
+            key,
+            value,
             output: self.matrix(&name("o_proj.weight"), &[hidden, query]),
             query_norm: attention
                 .query_key_norm
-                .then(|| self.norm(&name("q_norm.weight"), dim)),
-            key_norm: attention
-                .query_key_norm
-                .then(|| self.norm(&name("k_norm.weight"), dim)),
+                .then(|| self.norm(&name("q_norm.weight"), query_length)),
+            key_norm: (attention.query_key_norm && own)
+                .then(|| self.norm(&name("k_norm.weight"), key_length)),
             biases: attention.bias.then(|| {
                 [
                     ("q_proj.bias", query),
@@ -263,33 +329,181 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// A mixture of experts under `prefix`, each expert in tensors of its own.
-    pub(crate) fn mixture(&mut self, prefix: &str, mixture: &Mixture) -> MixtureWeights {
+    /// A feed-forward without a gate under `prefix`.
+    pub(crate) fn plain(&mut self, prefix: &str, intermediate_size: usize) -> GatedWeights {
         let hidden = self.hidden_size;
-        let experts: Vec<GatedWeights> = (0..mixture.expert_count)
-            .map(|expert| {
-                let prefix = format!("{prefix}experts.{expert}.");
-                self.gated(&prefix, mixture.intermediate_size)
-            })
-            .collect();
+        GatedWeights {
+            up: self.matrix(
+                &format!("{prefix}up_proj.weight"),
+                &[intermediate_size, hidden],
+            ),
+            down: self.matrix(
+                &format!("{prefix}down_proj.weight"),
+                &[hidden, intermediate_size],
+            ),
+            ..GatedWeights::default()
+        }
+    }
+
+    /// An expert with or without a gate.
+    fn expert(&mut self, prefix: &str, gated: bool, size: usize) -> GatedWeights {
+        match gated {
+            true => self.gated(prefix, size),
+            false => self.plain(prefix, size),
+        }
+    }
+
+    /// The experts of a mixture, one after another, each in tensors of its own or all in two.
+    fn experts(&mut self, prefix: &str, mixture: &Mixture) -> GatedWeights {
+        let hidden = self.hidden_size;
+        let (count, size) = (mixture.expert_count, mixture.intermediate_size);
+        let fused = format!("{prefix}experts.gate_up_proj");
+        if mixture.gated && self.catalogue.get(&self.translated(&fused)).is_some() {
+            let both = self.matrix(&fused, &[count, 2 * size, hidden]);
+            let half = |first: usize| {
+                both.select((0..count).map(move |expert| {
+                    let start = (2 * expert + first) * size;
+                    start..start + size
+                }))
+            };
+            let down = format!("{prefix}experts.down_proj");
+            return GatedWeights {
+                gate: half(0),
+                up: half(1),
+                down: self.matrix(&down, &[count, hidden, size]),
+            };
+        }
+        let experts = (0..count).map(|expert| {
+            let prefix = format!("{prefix}experts.{expert}.");
+            self.expert(&prefix, mixture.gated, size)
+        });
+        let experts: Vec<GatedWeights> = experts.collect();
         let all = |part: fn(&GatedWeights) -> &WeightMatrix| {
             WeightMatrix::concatenated(experts.iter().map(|expert| part(expert).clone()))
         };
+        GatedWeights {
+            gate: all(|expert| &expert.gate),
+            up: all(|expert| &expert.up),
+            down: all(|expert| &expert.down),
+        }
+    }
+
+    /// A mixture of experts under `prefix`.
+    pub(crate) fn mixture(&mut self, prefix: &str, mixture: &Mixture) -> MixtureWeights {
+        let hidden = self.hidden_size;
+        let experts = self.experts(prefix, mixture);
         let shared = mixture.shared.as_ref();
         MixtureWeights {
             router: self.matrix(
                 &format!("{prefix}gate.weight"),
                 &[mixture.expert_count, hidden],
             ),
-            gate: all(|expert| &expert.gate),
-            up: all(|expert| &expert.up),
-            down: all(|expert| &expert.down),
+            gate: experts.gate,
+            up: experts.up,
+            down: experts.down,
             shared: shared.map(|shared| {
-                self.gated(&format!("{prefix}shared_expert."), shared.intermediate_size)
+                let prefix = format!("{prefix}shared_expert.");
+                self.expert(&prefix, mixture.gated, shared.intermediate_size)
             }),
             shared_gate: shared
                 .filter(|shared| shared.gated)
                 .map(|_| self.matrix(&format!("{prefix}shared_expert_gate.weight"), &[1, hidden])),
+            router_bias: mixture
+                .router_bias
+                .then(|| self.vector(&format!("{prefix}gate.bias"), mixture.expert_count)),
+            score_bias: mixture.score_bias.then(|| {
+                let name = format!("{prefix}gate.e_score_correction_bias");
+                self.vector(&name, mixture.expert_count)
+            }),
+            biases: None,
+        }
+    }
+
+    /// Attention over latents under `prefix`.
+    fn latent(&mut self, prefix: &str, latent: &LatentAttention) -> LatentWeights {
+        let hidden = self.hidden_size;
+        let (heads, keys, rotated) = (latent.head_count, latent.key_dim, latent.rotary_dim);
+        let name = |part: &str| format!("{prefix}{part}");
+        // Head after head, the first part of each and then the second.
+        let halves = |both: &WeightMatrix, first: usize, second: usize| {
+            let part = |start: usize, length: usize| {
+                both.select((0..heads).map(|head| {
+                    let start = head * (first + second) + start;
+                    start..start + length
+                }))
+            };
+            (part(0, first), part(first, second))
+        };
+        let (query_down, query) = match latent.query_rank {
+            Some(rank) => (
+                Some((
+                    self.matrix(&name("q_a_proj.weight"), &[rank, hidden]),
+                    self.norm(&name("q_a_layernorm.weight"), rank),
+                )),
+                self.matrix(&name("q_b_proj.weight"), &[heads * (keys + rotated), rank]),
+            ),
+            None => (
+                None,
+                self.matrix(&name("q_proj.weight"), &[heads * (keys + rotated), hidden]),
+            ),
+        };
+        let (query, query_rotated) = halves(&query, keys, rotated);
+        let size = latent.latent_size;
+        let down = self.matrix(
+            &name("kv_a_proj_with_mqa.weight"),
+            &[size + rotated, hidden],
+        );
+        let up = [heads * (keys + latent.value_dim), size];
+        let up = self.matrix(&name("kv_b_proj.weight"), &up);
+        let (key, value) = halves(&up, keys, latent.value_dim);
+        LatentWeights {
+            query_down,
+            query,
+            query_rotated,
+            latent: down.select(std::iter::once(0..size)),
+            latent_norm: self.norm(&name("kv_a_layernorm.weight"), size),
+            key_rotated: down.select(std::iter::once(size..size + rotated)),
+            key,
+            value,
+            output: self.matrix(&name("o_proj.weight"), &[hidden, heads * latent.value_dim]),
+        }
+    }
+
+    /// A gated convolution under `prefix`.
+    fn short_convolution(
+        &mut self,
+        prefix: &str,
+        convolution: &ShortConvolution,
+    ) -> ShortConvolutionWeights {
+        let (hidden, channels) = (self.hidden_size, convolution.channels);
+        let name = |part: &str| format!("{prefix}{part}.weight");
+        let all = self.matrix(&name("in_proj"), &[3 * channels, hidden]);
+        let part =
+            |index: usize| all.select(std::iter::once(index * channels..(index + 1) * channels));
+        ShortConvolutionWeights {
+            before: part(0),
+            after: part(1),
+            input: part(2),
+            conv: self.matrix(&name("conv"), &[channels, 1, convolution.width]),
+            output: self.matrix(&name("out_proj"), &[hidden, channels]),
+        }
+    }
+
+    /// The experts `[experts, rows, columns]` of four bits under `name`, in two tensors.
+    pub(crate) fn mxfp4(&mut self, name: &str, shape: [usize; 3]) -> WeightMatrix {
+        let [experts, rows, columns] = shape;
+        let groups = columns / 32;
+        let mut bytes = |part: &str, shape: &[usize]| {
+            let name = format!("{name}_{part}");
+            self.take_of(&name, shape, |ty| ty == crate::gguf::TensorType::U8)
+        };
+        let blocks = bytes("blocks", &[experts, rows, groups, 16]);
+        let scales = bytes("scales", &[experts, rows, groups]);
+        match (blocks, scales) {
+            (Some(blocks), Some(scales)) if columns.is_multiple_of(32) => {
+                WeightMatrix::whole(Tensor::mxfp4(&blocks, &scales, &shape))
+            }
+            _ => WeightMatrix::default(),
         }
     }
 
@@ -350,7 +564,9 @@ impl<'a> Resolver<'a> {
             decay_log: self.vector(&name("A_log"), heads),
             skip: self.vector(&name("D"), heads),
             step_bias: self.vector(&name("dt_bias"), heads),
-            norm: self.vector(&name("norm.weight"), inner),
+            norm: mamba
+                .norm_groups
+                .map(|_| self.vector(&name("norm.weight"), inner)),
             output: self.matrix(&name("out_proj.weight"), &[self.hidden_size, inner]),
         }
     }
@@ -359,6 +575,15 @@ impl<'a> Resolver<'a> {
     pub(crate) fn matrix(&mut self, name: &str, shape: &[usize]) -> WeightMatrix {
         self.take(name, shape)
             .map(WeightMatrix::whole)
+            .unwrap_or_default()
+    }
+
+    /// A tensor of plain elements as a matrix with one in each row.
+    pub(crate) fn elements(&mut self, name: &str, shape: [usize; 2]) -> WeightMatrix {
+        let plain = |ty: crate::gguf::TensorType| ty.is_supported() && !ty.is_quantised();
+        let tensor = self.take_of(name, &shape, plain);
+        tensor
+            .map(|tensor| WeightMatrix::whole(tensor.by_elements()))
             .unwrap_or_default()
     }
 
@@ -381,6 +606,16 @@ impl<'a> Resolver<'a> {
     }
 
     fn take(&mut self, name: &str, expected: &[usize]) -> Option<Tensor> {
+        self.take_of(name, expected, crate::gguf::TensorType::is_supported)
+    }
+
+    /// A tensor of a type that `accepts`.
+    fn take_of(
+        &mut self,
+        name: &str,
+        expected: &[usize],
+        accepts: impl Fn(crate::gguf::TensorType) -> bool,
+    ) -> Option<Tensor> {
         let name = self.translated(name);
         let Some(tensor) = self.catalogue.get(&name) else {
             self.n_missing += 1;
@@ -395,7 +630,7 @@ impl<'a> Resolver<'a> {
                 found: tensor.shape().to_vec(),
                 expected: expected.to_vec(),
             })
-        } else if !tensor.ty().is_supported() {
+        } else if !accepts(tensor.ty()) {
             Some(WeightsError::Type {
                 name: name.clone(),
                 ty: tensor.ty().name(),
@@ -414,7 +649,15 @@ impl<'a> Resolver<'a> {
     /// The name that the checkpoint uses.
     fn translated(&self, name: &str) -> String {
         if self.names == TensorNames::HuggingFace {
-            return name.to_owned();
+            let renames = self.family.hugging_face_names.iter();
+            let name = renames.fold(name.to_owned(), |name, (usual, own)| {
+                name.replace(usual, own)
+            });
+            return match (self.text_prefix, name.strip_prefix("model.")) {
+                (Some("language_model."), _) => format!("language_model.{name}"),
+                (Some(prefix), Some(rest)) => format!("{prefix}{rest}"),
+                _ => name,
+            };
         }
         if let Some((_, gguf)) = GGUF_GLOBAL_NAMES.iter().find(|(hf, _)| *hf == name) {
             return (*gguf).to_owned();
@@ -448,7 +691,10 @@ impl<'a> Resolver<'a> {
             TensorNames::Gguf => name == crate::config::ROPE_FACTORS,
             TensorNames::HuggingFace => {
                 // A copy of the embedding that some tools write although it is tied.
-                (config.tied_embeddings && name == "lm_head.weight")
+                let head = self.translated("lm_head.weight");
+                (config.tied_embeddings && name == head)
+                    || (self.text_prefix.is_some()
+                        && OTHER_PARTS.iter().any(|part| name.starts_with(part)))
                     || self.ignorable.iter().any(|ignorable| ignorable(name))
             }
         };

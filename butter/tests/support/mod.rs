@@ -270,7 +270,7 @@ impl Model for Oracle {
         }
         for (index, layer) in self.weights.layers.iter().enumerate() {
             let (attention, feed_forward) = blocks(layer);
-            let normed = rms_norm(&x, &layer.mixer_norm, eps);
+            let normed = rms_norm(&x, layer.mixer_norm.as_ref().expect("a norm"), eps);
             let mut query = multiply(&normed, &attention.query);
             let mut key = multiply(&normed, &attention.key);
             let value = multiply(&normed, &attention.value);
@@ -297,7 +297,7 @@ impl Model for Oracle {
             }
             add(&mut x, &multiply(&attended, &attention.output));
 
-            let normed = rms_norm(&x, &layer.feed_forward_norm, eps);
+            let normed = rms_norm(&x, layer.feed_forward_norm.as_ref().expect("a norm"), eps);
             let mut gate = multiply(&normed, &feed_forward.gate);
             let up = multiply(&normed, &feed_forward.up);
             for (gate, up) in gate.iter_mut().zip(up) {
