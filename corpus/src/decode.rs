@@ -424,7 +424,7 @@ pub fn advance_rows(
     largest_history[[place, row]] = largest[row];
     step[row] = at + 1;
     tokens[row] = chosen[row];
-    positions[row] = positions[row] + 1;
+    positions[row] += 1;
 }
 
 /// Pseudo-random values for weights that only have to be weights: element `i` is uniform in

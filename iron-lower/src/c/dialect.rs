@@ -97,7 +97,7 @@ pub(crate) trait Dialect {
     /// `count_ones`, `leading_zeros`, `trailing_zeros`, `reverse_bits` of an unsigned integer of
     /// 32 or 64 bits, as an unsigned integer.
     fn bit_function(&self, op: UnaryOp, wide: bool, operand: &Expr) -> Expr;
-    /// The function of two `i32` or `u32` and a third to add to [`BinaryOp::Dot4`] of them, where
+    /// The function of two `i32` or `u32` and a third to add to [`iron_ir::op::BinaryOp::Dot4`] of them, where
     /// the language has one.
     fn dot4(&self) -> Option<&'static str> {
         None
