@@ -11,7 +11,7 @@
 //! | serve them over HTTP | [`serve`] |
 //! | let a smaller model or the text propose its tokens | [`speculate`] |
 //! | run a checkpoint on a device | [`engine::DeviceModel`] |
-//! | measure a model or the shape of one | [`bench`], [`shapes`] |
+//! | measure a model or the shape of one | [`mod@bench`], [`shapes`] |
 //! | score a text | [`perplexity`] |
 //! | put another execution below the engine | [`model::Model`] |
 //! | read tensors of a file | [`catalogue`], [`gguf`], [`safetensors`] |

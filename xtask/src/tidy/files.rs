@@ -1,16 +1,17 @@
 //! The files that the rules look at: what git tracks and what it would, with their text.
 
+use std::io::ErrorKind;
 use std::process::Command;
 
 use crate::process::{ProcessError, run_successfully};
 use crate::workspace::Workspace;
 
-/// A text file of the workspace.
+/// A file of the workspace.
 #[derive(Clone, Debug)]
 pub struct SourceFile {
     /// Relative to the workspace, with `/`.
     pub path: String,
-    /// Its content.
+    /// Its content; nothing of a binary file.
     pub text: String,
 }
 
@@ -36,7 +37,7 @@ impl SourceFile {
     }
 }
 
-/// Reads every text file that git tracks or would add.
+/// Reads every file that git tracks or would add.
 pub fn read_all(workspace: &Workspace) -> Result<Vec<SourceFile>, ProcessError> {
     let listed = run_successfully(
         Command::new("git")
@@ -54,8 +55,13 @@ pub fn read_all(workspace: &Workspace) -> Result<Vec<SourceFile>, ProcessError> 
         .split('\0')
         .filter(|path| !path.is_empty())
         .filter_map(|path| {
-            // Binary files and files deleted since git looked have no text to check.
-            let text = std::fs::read_to_string(workspace.root.join(path)).ok()?;
+            let text = match std::fs::read_to_string(workspace.root.join(path)) {
+                Ok(text) => text,
+                // A binary file: there to be linked to.
+                Err(error) if error.kind() == ErrorKind::InvalidData => String::new(),
+                // Deleted since git looked.
+                Err(_) => return None,
+            };
             Some(SourceFile {
                 path: path.to_owned(),
                 text,
