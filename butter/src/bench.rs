@@ -435,7 +435,10 @@ impl BenchReport {
                 m.greatest,
                 m.repetitions,
                 m.step_milliseconds,
-                m.launches,
+                match m.launches {
+                    0 => "-".to_owned(),
+                    launches => launches.to_string(),
+                },
                 m.fingerprint,
             );
         }
