@@ -13,14 +13,13 @@ use crate::rope::{Rope, RopeLayout};
 use crate::weights::{ModelWeights, Resolver};
 
 pub(super) const FAMILY: Family = Family {
-    name: "deepseek_v3",
-    model_types: &["deepseek_v3"],
-    architecture: "DeepseekV3ForCausalLM",
-    from_json,
-    gguf: None,
-    weights,
-    gguf_names: &[],
     hugging_face_names: &[("shared_expert.", "shared_experts.")],
+    ..Family::new(
+        &["deepseek_v3"],
+        "DeepseekV3ForCausalLM",
+        from_json,
+        weights,
+    )
 };
 
 fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {

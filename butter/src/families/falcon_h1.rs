@@ -12,18 +12,12 @@ use crate::config::{
 use crate::weights::{FeedForwardWeights, LayerNames, MixerWeights, ModelWeights, Resolver};
 
 pub(super) const FAMILY: Family = Family {
-    name: "falcon_h1",
-    model_types: &["falcon_h1"],
-    architecture: "FalconH1ForCausalLM",
-    from_json,
-    gguf: None,
-    weights,
-    gguf_names: &[],
     hugging_face_names: &[
         ("mlp.", "feed_forward."),
         ("post_attention_layernorm", "pre_ff_layernorm"),
         ("model.norm.", "model.final_layernorm."),
     ],
+    ..Family::new(&["falcon_h1"], "FalconH1ForCausalLM", from_json, weights)
 };
 
 fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {

@@ -14,21 +14,17 @@ use crate::rope::{Rope, RopeLayout, RopeScaling};
 use crate::weights::{LayerNames, ModelWeights, Resolver, TensorNames};
 
 pub(super) const FAMILY: Family = Family {
-    name: "gemma3",
     model_types: &["gemma3_text"],
-    architecture: "Gemma3ForCausalLM",
-    from_json,
     gguf: Some(GgufReader {
         architecture: "gemma3",
         read: from_gguf,
     }),
-    weights,
     gguf_names: &[
         ("post_attention_layernorm", "post_attention_norm"),
         ("pre_feedforward_layernorm", "ffn_norm"),
         ("post_feedforward_layernorm", "post_ffw_norm"),
     ],
-    hugging_face_names: &[],
+    ..Family::new(&["gemma3"], "Gemma3ForCausalLM", from_json, weights)
 };
 
 /// One layer of full attention after so many of a window, where the file does not say.

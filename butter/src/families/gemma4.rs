@@ -17,14 +17,8 @@ use crate::config::{
 use crate::weights::{LayerInputWeights, ModelWeights, PerLayerInputWeights, Resolver};
 
 pub(super) const FAMILY: Family = Family {
-    name: "gemma4",
     model_types: &["gemma4_text"],
-    architecture: "Gemma4ForCausalLM",
-    from_json,
-    gguf: None,
-    weights,
-    gguf_names: &[],
-    hugging_face_names: &[],
+    ..Family::new(&["gemma4"], "Gemma4ForCausalLM", from_json, weights)
 };
 
 /// One layer of full attention after so many of a window, where the file does not say.

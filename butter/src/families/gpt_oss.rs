@@ -10,16 +10,8 @@ use crate::config::{
 };
 use crate::weights::{FeedForwardWeights, LayerNames, MixtureWeights, ModelWeights, Resolver};
 
-pub(super) const FAMILY: Family = Family {
-    name: "gpt_oss",
-    model_types: &["gpt_oss"],
-    architecture: "GptOssForCausalLM",
-    from_json,
-    gguf: None,
-    weights,
-    gguf_names: &[],
-    hugging_face_names: &[],
-};
+pub(super) const FAMILY: Family =
+    Family::new(&["gpt_oss"], "GptOssForCausalLM", from_json, weights);
 
 fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
     let common = common(keys, FAMILY.name, false)?.or_norm_eps(keys, 1e-5)?;

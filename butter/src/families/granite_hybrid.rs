@@ -14,16 +14,12 @@ use crate::weights::{
     FeedForwardWeights, GatedWeights, LayerNames, MixtureWeights, ModelWeights, Resolver,
 };
 
-pub(super) const FAMILY: Family = Family {
-    name: "granitemoehybrid",
-    model_types: &["granitemoehybrid"],
-    architecture: "GraniteMoeHybridForCausalLM",
+pub(super) const FAMILY: Family = Family::new(
+    &["granitemoehybrid"],
+    "GraniteMoeHybridForCausalLM",
     from_json,
-    gguf: None,
     weights,
-    gguf_names: &[],
-    hugging_face_names: &[],
-};
+);
 
 fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
     let common = common(keys, FAMILY.name, false)?;

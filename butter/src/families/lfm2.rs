@@ -1,23 +1,15 @@
 //! LFM2: gated short convolutions between layers of attention with normalised queries and keys.
 //! Reference: transformers, `Lfm2ForCausalLM`.
 
-use super::Family;
+use super::{Family, standard_weights};
 use crate::config::hugging_face::{RopeDefaults, layer_types, must_be_false, must_be_true, rope};
 use crate::config::keys::Keys;
 use crate::config::{
     Activation, Attention, ConfigFault, FeedForward, LayerConfig, Mixer, ModelConfig, Norms,
     ShortConvolution, check_layer_count,
 };
-use crate::weights::{ModelWeights, Resolver};
 
 pub(super) const FAMILY: Family = Family {
-    name: "lfm2",
-    model_types: &["lfm2"],
-    architecture: "Lfm2ForCausalLM",
-    from_json,
-    gguf: None,
-    weights,
-    gguf_names: &[],
     hugging_face_names: &[
         ("self_attn.q_norm", "self_attn.q_layernorm"),
         ("self_attn.k_norm", "self_attn.k_layernorm"),
@@ -29,6 +21,7 @@ pub(super) const FAMILY: Family = Family {
         ("post_attention_layernorm", "ffn_norm"),
         ("model.norm.", "model.embedding_norm."),
     ],
+    ..Family::new(&["lfm2"], "Lfm2ForCausalLM", from_json, standard_weights)
 };
 
 fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
@@ -135,10 +128,4 @@ fn intermediate_size(keys: &Keys<'_>) -> Result<usize, ConfigFault> {
             found: multiple.to_string(),
             rule: "the width inside must be a multiple of it".to_owned(),
         })
-}
-
-fn weights(resolver: &mut Resolver<'_>, config: &ModelConfig) -> ModelWeights {
-    resolver.model(config, |resolver, prefix, layer| {
-        resolver.standard_layer(prefix, layer)
-    })
 }

@@ -11,17 +11,11 @@ use crate::rope::{Rope, RopeLayout};
 use crate::weights::{ModelWeights, Resolver};
 
 pub(super) const FAMILY: Family = Family {
-    name: "llama",
-    model_types: &["llama"],
-    architecture: "LlamaForCausalLM",
-    from_json,
     gguf: Some(GgufReader {
         architecture: "llama",
         read: from_gguf,
     }),
-    weights,
-    gguf_names: &[],
-    hugging_face_names: &[],
+    ..Family::new(&["llama"], "LlamaForCausalLM", from_json, weights)
 };
 
 fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {

@@ -1,29 +1,27 @@
 //! Mixtral: Mistral's attention with a mixture of experts in each layer. Reference:
 //! transformers, `MixtralForCausalLM`.
 
-use super::Family;
+use super::{Family, standard_weights};
 use crate::config::hugging_face::{RopeDefaults, activation, common, rope};
 use crate::config::keys::Keys;
 use crate::config::{
     Activation, Attention, ConfigFault, FeedForward, LayerConfig, Mixer, Mixture, ModelConfig,
     Norms,
 };
-use crate::weights::{ModelWeights, Resolver};
 
 pub(super) const FAMILY: Family = Family {
-    name: "mixtral",
-    model_types: &["mixtral"],
-    architecture: "MixtralForCausalLM",
-    from_json,
-    gguf: None,
-    weights,
-    gguf_names: &[],
     hugging_face_names: &[
         ("mlp.", "block_sparse_moe."),
         ("gate_proj", "w1"),
         ("down_proj", "w2"),
         ("up_proj", "w3"),
     ],
+    ..Family::new(
+        &["mixtral"],
+        "MixtralForCausalLM",
+        from_json,
+        standard_weights,
+    )
 };
 
 fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
@@ -56,11 +54,5 @@ fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
     Ok(ModelConfig {
         layers: vec![layer; common.layer_count],
         ..common.config
-    })
-}
-
-fn weights(resolver: &mut Resolver<'_>, config: &ModelConfig) -> ModelWeights {
-    resolver.model(config, |resolver, prefix, layer| {
-        resolver.standard_layer(prefix, layer)
     })
 }

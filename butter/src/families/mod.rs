@@ -49,6 +49,35 @@ pub(crate) struct Family {
     pub(crate) hugging_face_names: &'static [(&'static str, &'static str)],
 }
 
+impl Family {
+    /// A family without GGUF files, with the usual names of tensors, called as the first of its
+    /// `model_types`.
+    const fn new(
+        model_types: &'static [&'static str],
+        architecture: &'static str,
+        from_json: fn(&Keys<'_>) -> Result<ModelConfig, ConfigFault>,
+        weights: fn(&mut Resolver<'_>, &ModelConfig) -> ModelWeights,
+    ) -> Self {
+        Self {
+            name: model_types[0],
+            model_types,
+            architecture,
+            from_json,
+            gguf: None,
+            weights,
+            gguf_names: &[],
+            hugging_face_names: &[],
+        }
+    }
+}
+
+/// The tensors of a model whose layers are the usual ones.
+fn standard_weights(resolver: &mut Resolver<'_>, config: &ModelConfig) -> ModelWeights {
+    resolver.model(config, |resolver, prefix, layer| {
+        resolver.standard_layer(prefix, layer)
+    })
+}
+
 /// How a family's GGUF files are read.
 pub(crate) struct GgufReader {
     /// `general.architecture`.

@@ -16,13 +16,6 @@ use crate::quote::quoted;
 use crate::weights::{ModelWeights, Resolver};
 
 pub(super) const FAMILY: Family = Family {
-    name: "nemotron_h",
-    model_types: &["nemotron_h"],
-    architecture: "NemotronHForCausalLM",
-    from_json,
-    gguf: None,
-    weights,
-    gguf_names: &[],
     hugging_face_names: &[
         ("model.embed_tokens.", "backbone.embeddings."),
         ("model.norm.", "backbone.norm_f."),
@@ -34,6 +27,7 @@ pub(super) const FAMILY: Family = Family {
         ("mlp.", "mixer."),
         ("shared_expert.", "shared_experts."),
     ],
+    ..Family::new(&["nemotron_h"], "NemotronHForCausalLM", from_json, weights)
 };
 
 /// What a layer is.

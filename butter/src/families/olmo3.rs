@@ -8,16 +8,7 @@ use crate::config::keys::Keys;
 use crate::config::{Activation, Attention, ConfigFault, LayerConfig, Mixer, ModelConfig, Norms};
 use crate::weights::{LayerNames, ModelWeights, Resolver};
 
-pub(super) const FAMILY: Family = Family {
-    name: "olmo3",
-    model_types: &["olmo3"],
-    architecture: "Olmo3ForCausalLM",
-    from_json,
-    gguf: None,
-    weights,
-    gguf_names: &[],
-    hugging_face_names: &[],
-};
+pub(super) const FAMILY: Family = Family::new(&["olmo3"], "Olmo3ForCausalLM", from_json, weights);
 
 /// One layer of full attention after so many of a window, where the file does not say.
 const PATTERN: usize = 4;

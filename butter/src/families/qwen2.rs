@@ -1,27 +1,20 @@
 //! Qwen2 and 2.5: a Llama whose query, key and value projections have biases. Reference:
 //! transformers, `Qwen2ForCausalLM`.
 
-use super::{Family, GgufReader};
+use super::{Family, GgufReader, standard_weights};
 use crate::catalogue::TensorCatalogue;
 use crate::config::gguf::GgufConfig;
 use crate::config::hugging_face::{common, dense, must_be_false, rope};
 use crate::config::keys::Keys;
 use crate::config::{Activation, Attention, ConfigFault, LayerConfig, Mixer, ModelConfig, Norms};
 use crate::rope::RopeLayout;
-use crate::weights::{ModelWeights, Resolver};
 
 pub(super) const FAMILY: Family = Family {
-    name: "qwen2",
-    model_types: &["qwen2"],
-    architecture: "Qwen2ForCausalLM",
-    from_json,
     gguf: Some(GgufReader {
         architecture: "qwen2",
         read: from_gguf,
     }),
-    weights,
-    gguf_names: &[],
-    hugging_face_names: &[],
+    ..Family::new(&["qwen2"], "Qwen2ForCausalLM", from_json, standard_weights)
 };
 
 fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
@@ -59,10 +52,4 @@ fn from_gguf(
         }
     }
     Ok(config)
-}
-
-fn weights(resolver: &mut Resolver<'_>, config: &ModelConfig) -> ModelWeights {
-    resolver.model(config, |resolver, prefix, layer| {
-        resolver.standard_layer(prefix, layer)
-    })
 }

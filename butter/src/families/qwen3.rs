@@ -1,27 +1,20 @@
 //! Qwen3: a Llama whose heads' queries and keys are normalised before they are rotated.
 //! Reference: transformers, `Qwen3ForCausalLM`.
 
-use super::{Family, GgufReader};
+use super::{Family, GgufReader, standard_weights};
 use crate::catalogue::TensorCatalogue;
 use crate::config::gguf::GgufConfig;
 use crate::config::hugging_face::{common, dense, layer_types};
 use crate::config::keys::Keys;
 use crate::config::{Activation, Attention, ConfigFault, LayerConfig, Mixer, ModelConfig, Norms};
 use crate::rope::RopeLayout;
-use crate::weights::{ModelWeights, Resolver};
 
 pub(super) const FAMILY: Family = Family {
-    name: "qwen3",
-    model_types: &["qwen3"],
-    architecture: "Qwen3ForCausalLM",
-    from_json,
     gguf: Some(GgufReader {
         architecture: "qwen3",
         read: from_gguf,
     }),
-    weights,
-    gguf_names: &[],
-    hugging_face_names: &[],
+    ..Family::new(&["qwen3"], "Qwen3ForCausalLM", from_json, standard_weights)
 };
 
 fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
@@ -81,10 +74,4 @@ fn from_gguf(
     catalogue: &TensorCatalogue,
 ) -> Result<ModelConfig, ConfigFault> {
     file.alike(FAMILY.name, catalogue, RopeLayout::HalfSplit, true)
-}
-
-fn weights(resolver: &mut Resolver<'_>, config: &ModelConfig) -> ModelWeights {
-    resolver.model(config, |resolver, prefix, layer| {
-        resolver.standard_layer(prefix, layer)
-    })
 }

@@ -1,25 +1,20 @@
 //! Qwen3-MoE: Qwen3's attention with mixtures of experts in place of the dense feed-forward.
 //! Reference: transformers, `Qwen3MoeForCausalLM`.
 
-use super::Family;
+use super::{Family, standard_weights};
 use crate::config::hugging_face::{activation, common, dense};
 use crate::config::keys::Keys;
 use crate::config::{
     Activation, Attention, ConfigFault, FeedForward, LayerConfig, Mixer, Mixture, ModelConfig,
     Norms, SharedExpert,
 };
-use crate::weights::{ModelWeights, Resolver};
 
-pub(super) const FAMILY: Family = Family {
-    name: "qwen3_moe",
-    model_types: &["qwen3_moe"],
-    architecture: "Qwen3MoeForCausalLM",
+pub(super) const FAMILY: Family = Family::new(
+    &["qwen3_moe"],
+    "Qwen3MoeForCausalLM",
     from_json,
-    gguf: None,
-    weights,
-    gguf_names: &[],
-    hugging_face_names: &[],
-};
+    standard_weights,
+);
 
 fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
     let common = common(keys, FAMILY.name, false)?;
@@ -73,10 +68,4 @@ pub(super) fn feed_forwards(
     Ok((0..layer_count)
         .map(|index| if is_sparse(index) { &mixture } else { &dense }.clone())
         .collect())
-}
-
-fn weights(resolver: &mut Resolver<'_>, config: &ModelConfig) -> ModelWeights {
-    resolver.model(config, |resolver, prefix, layer| {
-        resolver.standard_layer(prefix, layer)
-    })
 }

@@ -14,37 +14,31 @@ use crate::config::{
 };
 use crate::weights::{GatedDeltaWeights, LayerNames, MixerWeights, ModelWeights, Resolver};
 
-pub(super) const FAMILY: Family = Family {
-    name: "qwen3_next",
-    model_types: &["qwen3_next"],
-    architecture: "Qwen3NextForCausalLM",
-    from_json: next_from_json,
-    gguf: None,
+pub(super) const FAMILY: Family = Family::new(
+    &["qwen3_next"],
+    "Qwen3NextForCausalLM",
+    next_from_json,
     weights,
-    gguf_names: &[],
-    hugging_face_names: &[],
-};
+);
 
 pub(super) const QWEN3_5: Family = Family {
-    name: "qwen3_5",
     model_types: &["qwen3_5_text"],
-    architecture: "Qwen3_5ForCausalLM",
-    from_json: dense_from_json,
-    gguf: None,
-    weights: dense_weights,
-    gguf_names: &[],
-    hugging_face_names: &[],
+    ..Family::new(
+        &["qwen3_5"],
+        "Qwen3_5ForCausalLM",
+        dense_from_json,
+        dense_weights,
+    )
 };
 
 pub(super) const QWEN3_5_MOE: Family = Family {
-    name: "qwen3_5_moe",
     model_types: &["qwen3_5_moe_text"],
-    architecture: "Qwen3_5MoeForCausalLM",
-    from_json: mixture_from_json,
-    gguf: None,
-    weights: dense_weights,
-    gguf_names: &[],
-    hugging_face_names: &[],
+    ..Family::new(
+        &["qwen3_5_moe"],
+        "Qwen3_5MoeForCausalLM",
+        mixture_from_json,
+        dense_weights,
+    )
 };
 
 /// One layer of full attention after so many, where the file does not say.
