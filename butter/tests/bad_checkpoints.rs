@@ -2,43 +2,24 @@
 //! names what is wrong, none a panic or a large allocation.
 
 mod support {
+    pub mod allocator;
     pub mod gguf_writer;
+    pub mod tokenizer_file;
 }
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use butter::checkpoint::Checkpoint;
 use butter::gguf::GgufHeader;
 use butter::tokenizer::Tokenizer;
 use serde_json::{Value, json};
+use support::allocator::LARGEST;
 use support::gguf_writer::{
     Raw, Writer, alphabet, f32_value, i32s_value, string_value, strings_value, u32_value,
 };
-
-/// The system's allocator, which remembers the largest request.
-struct Watched;
-
-static LARGEST: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: both calls go to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Watched {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the pointer came from `System` with this layout.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Watched = Watched;
+use support::tokenizer_file;
 
 /// Far above what these small files need (the tokenizer library's word cache is
 /// the largest), far below what their wrong counts claim.
@@ -573,25 +554,11 @@ fn wrong_hugging_face_folders_are_refused() {
 #[test]
 fn wrong_tokenizer_files_are_refused() {
     let folder = Folder::new();
-    let vocab: serde_json::Map<String, Value> = alphabet()
-        .into_iter()
-        .map(String::from)
-        .chain(["ab".to_owned()])
-        .enumerate()
-        .map(|(id, token)| (token, json!(id)))
-        .collect();
-    let right = json!({
-        "version": "1.0", "truncation": null, "padding": null, "normalizer": null,
-        "added_tokens": [{"id": 257, "content": "<s>", "single_word": false, "lstrip": false,
-                          "rstrip": false, "normalized": false, "special": true}],
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
-        "post_processor": {"type": "TemplateProcessing",
+    let post_processor = json!({"type": "TemplateProcessing",
             "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
             "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
-            "special_tokens": {"<s>": {"id": "<s>", "ids": [257], "tokens": ["<s>"]}}},
-        "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
-        "model": {"type": "BPE", "vocab": vocab, "merges": ["a b"]},
-    });
+            "special_tokens": {"<s>": {"id": "<s>", "ids": [257], "tokens": ["<s>"]}}});
+    let right = tokenizer_file::byte_level(alphabet(), post_processor);
     let open = |json: &Value| {
         let path = folder.write("tokenizer.json", json.to_string().as_bytes());
         Tokenizer::from_tokenizer_json(&path, Some("<s>"), None)

@@ -6,54 +6,25 @@
 //! irrelevant may hold anything.
 
 mod support {
+    pub mod allocator;
     pub mod gguf_writer;
+    pub mod random;
+    pub mod tokenizer_file;
 }
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use butter::checkpoint::Checkpoint;
 use butter::config::ModelConfig;
 use butter::tokenizer::Tokenizer;
 use serde_json::{Map, Value, json};
+use support::allocator::LARGEST;
 use support::gguf_writer::{Raw, Writer};
-
-/// The system's allocator, which remembers the largest request.
-struct Watched;
-
-static LARGEST: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: all calls go to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Watched {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `alloc_zeroed`.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        LARGEST.fetch_max(size, Ordering::Relaxed);
-        // SAFETY: the pointer came from `System` with this layout.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the pointer came from `System` with this layout.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Watched = Watched;
+use support::random::Random;
+use support::tokenizer_file;
 
 const LARGEST_ALLOWED: usize = 64 << 20;
 const LONGEST: Duration = Duration::from_secs(20);
@@ -66,18 +37,6 @@ const FAMILIES: [&str; 6] = [
     "qwen3_next",
     "granitemoehybrid",
 ];
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % limit as u64) as usize
-    }
-}
 
 /// What the cases of one kind came to.
 #[derive(Default)]
@@ -679,22 +638,7 @@ fn a_gguf_file_with_a_wrong_value_is_refused_by_its_key_or_tensor() {
 fn a_tokenizer_with_a_wrong_value_is_refused_or_still_works() {
     let mut tally = Tally::default();
     let folder = tempfile::tempdir().expect("a folder");
-    let vocab: Map<String, Value> = support::gguf_writer::alphabet()
-        .into_iter()
-        .map(String::from)
-        .chain(["ab".to_owned()])
-        .enumerate()
-        .map(|(id, token)| (token, json!(id)))
-        .collect();
-    let right = json!({
-        "version": "1.0", "truncation": null, "padding": null, "normalizer": null,
-        "added_tokens": [{"id": 257, "content": "<s>", "single_word": false, "lstrip": false,
-                          "rstrip": false, "normalized": false, "special": true}],
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
-        "post_processor": null,
-        "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
-        "model": {"type": "BPE", "vocab": vocab, "merges": ["a b"]},
-    });
+    let right = tokenizer_file::byte_level(support::gguf_writer::alphabet(), Value::Null);
     let path = folder.path().join("tokenizer.json");
     let open = || {
         let opened = Tokenizer::from_tokenizer_json(&path, None, None);

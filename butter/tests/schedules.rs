@@ -23,6 +23,7 @@ use butter::model::{Model, ModelError, RowOutput, RowResult, SequenceId, StepRow
 use butter::sampler::{Sampler, SamplingParameters, argmax};
 use butter::speculate::{DraftModel, SpeculationRequest, speculate};
 use iron_runtime::Backend;
+use support::random::Random;
 use support::{data, ids, json};
 
 /// Positions of a stream; more than a ring of [`STEP_ROWS`] rows and a window of 32 holds.
@@ -123,22 +124,6 @@ fn logits(result: &RowResult) -> &[f32] {
 
 fn equal_bits(a: &[f32], b: &[f32]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
-}
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % limit as u64) as usize
-    }
-
-    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len())]
-    }
 }
 
 /// An open sequence as a plain account has it.

@@ -6,6 +6,8 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub mod random;
+
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
