@@ -15,23 +15,17 @@ CUDA graph over at least 300 MB of inputs, ours and the peers' replays taking tu
 import ctypes
 import glob
 import re
-import statistics
 import struct
 import subprocess
 import sys
 
 import torch
 import torch.nn.functional as F
-from cuda.bindings import driver as cu
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from device import check, cu, graph, measure
+
 ROTATE = 300_000_000
-
-
-def check(result):
-    if result[0] != 0:
-        sys.exit(f"CUDA driver: {result[0]}")
-    return result[1] if len(result) > 1 else None
 
 
 class Text:
@@ -78,35 +72,6 @@ class Text:
 
         go.keep = (memory, pointers, tensors)
         return go
-
-
-def graph(calls):
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for call in calls:
-            call()
-    torch.cuda.synchronize()
-    captured = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(captured):
-        for call in calls:
-            call()
-    captured.replay()
-    torch.cuda.synchronize()
-    return captured
-
-
-def measure(graphs, calls):
-    """Median microseconds a call, the graphs taking turns."""
-    times = {name: [] for name in graphs}
-    for _ in range(9):
-        for name, captured in graphs.items():
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            captured.replay()
-            end.record()
-            torch.cuda.synchronize()
-            times[name].append(start.elapsed_time(end) / calls * 1e3)
-    return {name: statistics.median(t) for name, t in times.items()}
 
 
 def report(title, times, moved=None):
@@ -189,7 +154,7 @@ def attention(texts, rows, heads, kv_heads, size, context, block=64):
                 F.scaled_dot_product_attention(*peers[i], scale=scale, enable_gqa=True)
 
         graphs[name] = graph([(lambda i=i, c=call: c(i)) for i in range(count)])
-    report(f"attention {heads}/{kv_heads} d{size} by {group} B={rows} {context}{wrong}", measure(graphs, count), moved)
+    report(f"attention {heads}/{kv_heads} d{size} by {group} B={rows} {context}{wrong}", measure(graphs, count, replays=9, warm=False), moved)
 
 
 def delta(texts, rows, key_heads=16, value_heads=48, size=128):
@@ -219,7 +184,7 @@ def delta(texts, rows, key_heads=16, value_heads=48, size=128):
     error = max(((a.double() - b).norm() / b.norm()).item()
                 for a, b in ((sets[0]["y"], exact), (sets[0]["states"][1::2], state)))
     wrong = "" if error < 5e-3 and not text.errors.any() else f" WRONG {error}"
-    report(f"gated delta 16/48 B={rows}{wrong}", measure({"-ours": graph(calls)}, count), moved)
+    report(f"gated delta 16/48 B={rows}{wrong}", measure({"-ours": graph(calls)}, count, replays=9, warm=False), moved)
 
 
 def top(texts, rows, cols=151936, k=50):
@@ -241,7 +206,7 @@ def top(texts, rows, cols=151936, k=50):
     for i, part in enumerate(parts):
         graphs["--" + part.name] = graph([three[i] for three in calls])
     graphs["torch.topk"] = graph([(lambda t=t: torch.topk(t["x"], k)) for t in sets])
-    report(f"top {k} of {cols} B={rows}{wrong}", measure(graphs, count))
+    report(f"top {k} of {cols} B={rows}{wrong}", measure(graphs, count, replays=9, warm=False))
 
 
 def main():

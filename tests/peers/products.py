@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 
 import tiles
-from tiles import check, cu, graph, measure
+from device import check, cu, graph, measure
 
 
 def build(path):

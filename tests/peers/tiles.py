@@ -13,21 +13,15 @@ CUDA graph over at least 300 MB of inputs, ours and the peers' replays taking tu
 
 import ctypes
 import re
-import statistics
 import struct
 import subprocess
 import sys
 
 import torch
 import torch.nn.functional as F
-from cuda.bindings import driver as cu
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-
-def check(result):
-    if result[0] != 0:
-        sys.exit(f"CUDA driver: {result[0]}")
-    return result[1] if len(result) > 1 else None
+from device import check, cu, graph, measure
 
 
 class Text:
@@ -85,36 +79,6 @@ def tensor_map(tensor, rows):
         cu.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
         cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
         cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE))
-
-
-def graph(calls):
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for call in calls:
-            call()
-    torch.cuda.synchronize()
-    captured = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(captured):
-        for call in calls:
-            call()
-    captured.replay()
-    torch.cuda.synchronize()
-    return captured
-
-
-def measure(graphs, calls):
-    """Median microseconds a call, the graphs taking turns."""
-    times = {name: [] for name in graphs}
-    for _ in range(7):
-        for name, captured in graphs.items():
-            captured.replay()
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            captured.replay()
-            end.record()
-            torch.cuda.synchronize()
-            times[name].append(start.elapsed_time(end) / calls * 1e3)
-    return {name: statistics.median(t) for name, t in times.items()}
 
 
 def report(title, flops, times):
