@@ -1,6 +1,10 @@
 //! Where things lie: the workspace root and the folders below its target directory.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::process::{ProcessError, run_successfully};
 
 /// The folders that the commands read and write.
 #[derive(Clone, Debug)]
@@ -42,6 +46,24 @@ impl Workspace {
     /// Downloaded model files.
     pub fn models(&self) -> PathBuf {
         self.target.join("models")
+    }
+
+    /// The files that git tracks or would add, relative to the root, in order.
+    pub fn listed_files(&self) -> Result<BTreeSet<String>, ProcessError> {
+        let listed = run_successfully(
+            Command::new("git")
+                .args([
+                    "ls-files",
+                    "-z",
+                    "--cached",
+                    "--others",
+                    "--exclude-standard",
+                ])
+                .current_dir(&self.root),
+        )?;
+        let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+        let names = listed.split('\0').filter(|name| !name.is_empty());
+        Ok(names.map(str::to_owned).collect())
     }
 
     /// A path as the user would write it: relative to the root where it lies below.

@@ -46,25 +46,12 @@ impl Tree {
             root: workspace.target.join("mutants").join("tree"),
             target: workspace.target.join("mutants").join("target"),
         };
-        let listed = run(
-            Command::new("git")
-                .args([
-                    "ls-files",
-                    "-z",
-                    "--cached",
-                    "--others",
-                    "--exclude-standard",
-                ])
-                .current_dir(&workspace.root),
-            &[],
-        )?;
-        let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
-        let files: BTreeSet<&str> = listed.split('\0').filter(|f| !f.is_empty()).collect();
+        let files = workspace.listed_files()?;
         for file in &files {
             let from = workspace.root.join(file);
             if let Ok(bytes) = std::fs::read(&from) {
                 // Those with mutants are left to `write`: their time must not change twice.
-                if !sources.contains_key(*file) {
+                if !sources.contains_key(file) {
                     write_if_new(&tree.root.join(file), &bytes)?;
                 }
             }
@@ -260,7 +247,7 @@ fn write_if_new(path: &Path, bytes: &[u8]) -> Result<(), MutantError> {
 }
 
 /// Removes the files of the copy that the workspace no longer has.
-fn remove_others(root: &Path, folder: &Path, keep: &BTreeSet<&str>) -> Result<(), MutantError> {
+fn remove_others(root: &Path, folder: &Path, keep: &BTreeSet<String>) -> Result<(), MutantError> {
     let failed = |source| MutantError::File {
         path: folder.to_owned(),
         source,

@@ -1,9 +1,8 @@
 //! The files that the rules look at: what git tracks and what it would, with their text.
 
 use std::io::ErrorKind;
-use std::process::Command;
 
-use crate::process::{ProcessError, run_successfully};
+use crate::process::ProcessError;
 use crate::workspace::Workspace;
 
 /// A file of the workspace.
@@ -39,36 +38,15 @@ impl SourceFile {
 
 /// Reads every file that git tracks or would add.
 pub fn read_all(workspace: &Workspace) -> Result<Vec<SourceFile>, ProcessError> {
-    let listed = run_successfully(
-        Command::new("git")
-            .args([
-                "ls-files",
-                "-z",
-                "--cached",
-                "--others",
-                "--exclude-standard",
-            ])
-            .current_dir(&workspace.root),
-    )?;
-    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
-    let mut files: Vec<SourceFile> = listed
-        .split('\0')
-        .filter(|path| !path.is_empty())
-        .filter_map(|path| {
-            let text = match std::fs::read_to_string(workspace.root.join(path)) {
-                Ok(text) => text,
-                // A binary file: there to be linked to.
-                Err(error) if error.kind() == ErrorKind::InvalidData => String::new(),
-                // Deleted since git looked.
-                Err(_) => return None,
-            };
-            Some(SourceFile {
-                path: path.to_owned(),
-                text,
-            })
-        })
-        .collect();
-    files.sort_by(|a, b| a.path.cmp(&b.path));
-    files.dedup_by(|a, b| a.path == b.path);
-    Ok(files)
+    let files = workspace.listed_files()?.into_iter().filter_map(|path| {
+        let text = match std::fs::read_to_string(workspace.root.join(&path)) {
+            Ok(text) => text,
+            // A binary file: there to be linked to.
+            Err(error) if error.kind() == ErrorKind::InvalidData => String::new(),
+            // Deleted since git looked.
+            Err(_) => return None,
+        };
+        Some(SourceFile { path, text })
+    });
+    Ok(files.collect())
 }
