@@ -171,6 +171,18 @@ fn product(x: &[f64], w: &[f64], inner: usize) -> Vec<f64> {
         .collect()
 }
 
+/// A case of `y = x · wᵀ`, to 1e-5 of a result or `absolute`.
+fn case_of_rows(t: &mut Cases, [rows, cols, inner]: [u64; 3], absolute: f64) {
+    t.case(format!("{rows}x{cols}x{inner}"))
+        .input("x", [rows, inner], normal(0.0, 1.0))
+        .input("w", [cols, inner], normal(0.0, 0.1))
+        .output("y", [rows, cols])
+        .bound(Bound::relative(1e-5).absolute(absolute))
+        .expect(move |inputs, out| {
+            out.set("y", product(&inputs["x"], &inputs["w"], inner as usize));
+        });
+}
+
 #[test_kernel(matvec)]
 fn matvec_matches_f64(t: &mut Cases) {
     for (rows, cols, inner) in [
@@ -180,14 +192,7 @@ fn matvec_matches_f64(t: &mut Cases) {
         (1, 96, 576),
         (3, 5, 1536),
     ] {
-        t.case(format!("{rows}x{cols}x{inner}"))
-            .input("x", [rows, inner], normal(0.0, 1.0))
-            .input("w", [cols, inner], normal(0.0, 0.1))
-            .output("y", [rows, cols])
-            .bound(Bound::relative(1e-5).absolute(2e-5))
-            .expect(move |inputs, out| {
-                out.set("y", product(&inputs["x"], &inputs["w"], inner as usize));
-            });
+        case_of_rows(t, [rows, cols, inner], 2e-5);
     }
 }
 
@@ -202,14 +207,7 @@ const SHAPES: [(u64, u64, u64); 5] = [
 #[test_kernel(linear)]
 fn linear_matches_f64(t: &mut Cases) {
     for (rows, cols, inner) in SHAPES {
-        t.case(format!("{rows}x{cols}x{inner}"))
-            .input("x", [rows, inner], normal(0.0, 1.0))
-            .input("w", [cols, inner], normal(0.0, 0.1))
-            .output("y", [rows, cols])
-            .bound(Bound::relative(1e-5).absolute(1e-5))
-            .expect(move |inputs, out| {
-                out.set("y", product(&inputs["x"], &inputs["w"], inner as usize));
-            });
+        case_of_rows(t, [rows, cols, inner], 1e-5);
     }
 }
 
@@ -222,14 +220,7 @@ fn linear_skinny_matches_f64(t: &mut Cases) {
         (16, 64, 128),
         (65, 33, 100),
     ] {
-        t.case(format!("{rows}x{cols}x{inner}"))
-            .input("x", [rows, inner], normal(0.0, 1.0))
-            .input("w", [cols, inner], normal(0.0, 0.1))
-            .output("y", [rows, cols])
-            .bound(Bound::relative(1e-5).absolute(1e-5))
-            .expect(move |inputs, out| {
-                out.set("y", product(&inputs["x"], &inputs["w"], inner as usize));
-            });
+        case_of_rows(t, [rows, cols, inner], 1e-5);
     }
 }
 
