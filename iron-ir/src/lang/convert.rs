@@ -3,7 +3,7 @@
 
 use half::{bf16, f16};
 
-use super::packed::{E8M0, F8E4M3, F8E5M2, Format};
+use super::packed::{E8M0, F8E4M3, F8E5M2, Format, two_to};
 use super::scalar::Element;
 
 /// A value between source and target type, exact for every source.
@@ -106,7 +106,7 @@ impl Convert for E8M0 {
     fn exact(self) -> Exact {
         Exact::Float(match self.to_bits() {
             255 => f64::NAN,
-            bits => 2f64.powi(i32::from(bits) - 127),
+            bits => two_to(i32::from(bits) - 127),
         })
     }
 }

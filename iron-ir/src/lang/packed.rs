@@ -84,6 +84,15 @@ impl Int4x8 {
     }
 }
 
+/// `2^exponent` of a normal `f64` by its bits, which `powi` would reach by multiplying.
+pub(crate) fn two_to(exponent: i32) -> f64 {
+    debug_assert!(
+        (-1022..=1023).contains(&exponent),
+        "2^{exponent} is no normal number"
+    );
+    f64::from_bits(((exponent + 1023) as u64) << 52)
+}
+
 /// A binary floating-point format of at most 16 bits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Format {
@@ -125,7 +134,7 @@ impl Format {
         } else {
             let hidden = u32::from(exponent != 0) << self.mantissa_bits;
             let power = exponent.max(1) as i32 - self.bias() - self.mantissa_bits as i32;
-            f64::from(mantissa + hidden) * 2f64.powi(power)
+            f64::from(mantissa + hidden) * two_to(power)
         };
         if sign == 1 { -magnitude } else { magnitude }
     }

@@ -29,24 +29,31 @@ fn float_format(scalar: Scalar) -> Option<FloatFormat> {
     })
 }
 
+/// `2^exponent` by its bits, which `powi` would reach by multiplying.
+fn two_to(exponent: i32) -> f64 {
+    debug_assert!(
+        (-1022..=1023).contains(&exponent),
+        "2^{exponent} is no normal number"
+    );
+    f64::from_bits(((exponent + 1023) as u64) << 52)
+}
+
 /// The exponent of the leading bit of a finite value above zero.
 fn exponent_of(x: f64) -> i32 {
-    let guess = x.log2().floor() as i32;
-    let fits = |e: i32| x >= 2f64.powi(e) && x < 2f64.powi(e + 1);
-    *[guess, guess - 1, guess + 1]
-        .iter()
-        .find(|e| fits(**e))
-        .unwrap_or(&guess)
+    match (x.to_bits() >> 52) as i32 {
+        0 => exponent_of(x * two_to(64)) - 64,
+        field => field - 1023,
+    }
 }
 
 /// The distance between neighbours of the format around `x`.
 fn quantum(format: &FloatFormat, x: f64) -> f64 {
-    let exponent = if x == 0.0 || x.abs() < 2f64.powi(format.least_exponent) {
+    let exponent = if x == 0.0 || x.abs() < two_to(format.least_exponent) {
         format.least_exponent
     } else {
         exponent_of(x.abs())
     };
-    2f64.powi(exponent + 1 - format.precision)
+    two_to(exponent + 1 - format.precision)
 }
 
 /// The distance between neighbours of the type around `x`: an ULP. 1 for integers; the spacing
@@ -80,7 +87,7 @@ pub fn round_to(scalar: Scalar, x: f64) -> u64 {
         Scalar::E8M0 => {
             return if x > 0.0 && x.is_finite() {
                 let low = exponent_of(x);
-                let up = x > 1.5 * 2f64.powi(low);
+                let up = x > 1.5 * two_to(low);
                 (low + i32::from(up) + 127).clamp(0, 254) as u64
             } else {
                 255
@@ -117,14 +124,14 @@ pub fn round_to(scalar: Scalar, x: f64) -> u64 {
     if rounded == 0.0 {
         return sign;
     }
-    let least = 2f64.powi(format.least_exponent);
+    let least = two_to(format.least_exponent);
     if rounded < least {
-        return sign | (rounded / least * 2f64.powi(mantissa_bits)) as u64;
+        return sign | (rounded / least * two_to(mantissa_bits)) as u64;
     }
     let exponent = exponent_of(rounded);
-    let fraction = rounded / 2f64.powi(exponent) - 1.0;
+    let fraction = rounded / two_to(exponent) - 1.0;
     let field = (exponent - format.least_exponent + 1) as u64;
-    sign | field << mantissa_bits | (fraction * 2f64.powi(mantissa_bits)) as u64
+    sign | field << mantissa_bits | (fraction * two_to(mantissa_bits)) as u64
 }
 
 /// The value of the bits. Packed pairs and eights give their bits as a number.
@@ -138,7 +145,7 @@ pub fn value_of(scalar: Scalar, bits: u64) -> f64 {
         Scalar::I64 => return bits as i64 as f64,
         Scalar::F64 => return f64::from_bits(bits),
         Scalar::E8M0 if bits == 255 => return f64::NAN,
-        Scalar::E8M0 => return 2f64.powi(bits as i32 - 127),
+        Scalar::E8M0 => return two_to(bits as i32 - 127),
         Scalar::F16 | Scalar::BF16 | Scalar::F32 | Scalar::F8E4M3 | Scalar::F8E5M2 => {}
     }
     let Some(format) = float_format(scalar) else {
@@ -153,7 +160,7 @@ pub fn value_of(scalar: Scalar, bits: u64) -> f64 {
     };
     let field = (bits >> mantissa_bits & ((1 << exponent_bits) - 1)) as i32;
     let mantissa = bits & ((1 << mantissa_bits) - 1);
-    let fraction = mantissa as f64 / 2f64.powi(mantissa_bits);
+    let fraction = mantissa as f64 / two_to(mantissa_bits);
     let last = (1 << exponent_bits) - 1;
     if field == last && format.infinite {
         return if mantissa == 0 {
@@ -167,7 +174,7 @@ pub fn value_of(scalar: Scalar, bits: u64) -> f64 {
     }
     let exponent = (field - 1).max(0) + format.least_exponent;
     let hidden = if field == 0 { 0.0 } else { 1.0 };
-    sign * (hidden + fraction) * 2f64.powi(exponent)
+    sign * (hidden + fraction) * two_to(exponent)
 }
 
 /// Whether the bits are a NaN of the type.

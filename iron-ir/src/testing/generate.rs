@@ -135,7 +135,7 @@ pub(crate) fn draw(seed: u64, index: u64) -> u64 {
 }
 
 fn unit(seed: u64, index: u64) -> f64 {
-    (draw(seed, index) >> 11) as f64 * 2f64.powi(-53)
+    (draw(seed, index) >> 11) as f64 * (f64::EPSILON / 2.0)
 }
 
 fn mix(mut z: u64) -> u64 {
