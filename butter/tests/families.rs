@@ -4,7 +4,7 @@
 //!
 //! `IRON_TEST_BACKENDS` names the backends; one that is not there is skipped aloud. Where it is
 //! not set, they are `cpu` and `vulkan`, but for the slower checks of most families `cpu` alone:
-//! Mesa's driver compiles shaders for longer than the checks run.
+//! Mesa's software driver takes 20 ms a row even of these models.
 
 mod support;
 
@@ -330,12 +330,16 @@ fn an_abandoned_step_leaves_no_trace(family: &str) {
         let prompt = &ids(&prompts(&goldens)[3]["prompt_ids"])[..100];
         let chunks = [40, 30, 1, 1, 28];
         let expected = chunked(&mut model, prompt, &chunks);
-        for _ in 0..3 {
+        // A software driver takes a second for fifty rows; what a second round would find, a
+        // processor's does.
+        let rounds = if backend == Backend::Vulkan { 1 } else { 3 };
+        for _ in 0..rounds {
             let sequence = model.open_sequence(192).expect("a sequence");
             let (mut at, mut last) = (0, Vec::new());
             for chunk in chunks {
                 // Tokens that are not the prompt's, more of them than the step that follows.
-                let wrong: Vec<u32> = (0..50).map(|i| (at as u32 * 7 + i * 3) % 512).collect();
+                let wrong = (0..chunk as u32 + 10).map(|i| (at as u32 * 7 + i * 3) % 512);
+                let wrong: Vec<u32> = wrong.collect();
                 let abandoned = model.prepare(&rows(sequence, at, &wrong)).expect("runs");
                 assert_eq!(abandoned.results().len(), 1);
                 drop(abandoned);
