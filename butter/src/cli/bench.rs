@@ -11,11 +11,11 @@ use crate::bench::{BenchPlan, BenchReport};
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
 use crate::engine::{DeviceModel, EngineOptions, Route};
-use crate::shapes::{self, SHAPES};
+use crate::shapes::{self, SHAPES, Shape};
 use crate::weights::ModelWeights;
 
 /// Seed of random weights.
-const SEED: u32 = 1;
+pub(super) const SEED: u32 = 1;
 
 #[derive(Args, Debug)]
 pub(super) struct BenchArguments {
@@ -168,14 +168,7 @@ impl Source {
                 weights: checkpoint.weights,
             });
         }
-        let name = arguments.shape.as_deref().unwrap_or_default();
-        let Some(shape) = shapes::by_name(name) else {
-            let known: Vec<&str> = SHAPES.iter().map(|shape| shape.name).collect();
-            return Err(CommandError::Option {
-                option: "--shape",
-                problem: format!("there is no shape {name:?}; there are {}", known.join(", ")),
-            });
-        };
+        let shape = shape_of(arguments.shape.as_deref().unwrap_or_default())?;
         Ok(Self {
             name: shape.name.to_owned(),
             origin: format!("random, seed {SEED}"),
@@ -185,7 +178,17 @@ impl Source {
     }
 }
 
-fn route_of(name: Option<&str>) -> Result<Option<Route>, CommandError> {
+pub(super) fn shape_of(name: &str) -> Result<Shape, CommandError> {
+    shapes::by_name(name).ok_or_else(|| {
+        let known: Vec<&str> = SHAPES.iter().map(|shape| shape.name).collect();
+        CommandError::Option {
+            option: "--shape",
+            problem: format!("there is no shape {name:?}; there are {}", known.join(", ")),
+        }
+    })
+}
+
+pub(super) fn route_of(name: Option<&str>) -> Result<Option<Route>, CommandError> {
     let Some(name) = name else {
         return Ok(None);
     };
@@ -201,7 +204,7 @@ fn route_of(name: Option<&str>) -> Result<Option<Route>, CommandError> {
     }
 }
 
-fn write_file(path: &std::path::Path, text: &str) -> Result<(), CommandError> {
+pub(super) fn write_file(path: &std::path::Path, text: &str) -> Result<(), CommandError> {
     std::fs::write(path, text).map_err(|error| CommandError::File {
         path: path.to_owned(),
         problem: format!("cannot be written: {error}"),

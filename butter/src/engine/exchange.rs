@@ -163,22 +163,29 @@ impl Exchange {
             .collect();
         let words = failed(self.results.all.to_bytes())?;
         let word = |i: usize| word_of(&words, i);
-        let logits = match logits {
-            Some(logits) if wanted.iter().any(|r| r.output == RowOutput::Logits) => {
-                failed(logits.to_f32())?
-            }
-            _ => Vec::new(),
-        };
-        let result = |(i, row): (usize, &&StepRow)| {
-            let chosen = greedy(word(i), f32::from_bits(word(self.max + i)));
-            match (chosen, row.output) {
-                (RowResult::Token(_), RowOutput::Logits) => {
-                    RowResult::Logits(logits[i * vocab..(i + 1) * vocab].to_vec())
+        // Runs of rows that want logits come over in one piece each.
+        let mut found: Vec<RowResult> = Vec::with_capacity(wanted.len());
+        for run in wanted.chunk_by(|a, b| a.output == b.output) {
+            let first = found.len();
+            let values = match logits {
+                Some(logits) if run[0].output == RowOutput::Logits => {
+                    let rows = first as u64..(first + run.len()) as u64;
+                    failed(failed(logits.slice(0, rows))?.to_f32())?
                 }
-                (chosen, _) => chosen,
+                _ => Vec::new(),
+            };
+            for (k, row) in run.iter().enumerate() {
+                let i = first + k;
+                let chosen = greedy(word(i), f32::from_bits(word(self.max + i)));
+                found.push(match (chosen, row.output) {
+                    (RowResult::Token(_), RowOutput::Logits) => {
+                        RowResult::Logits(values[k * vocab..(k + 1) * vocab].to_vec())
+                    }
+                    (chosen, _) => chosen,
+                });
             }
-        };
-        Ok(wanted.iter().enumerate().map(result).collect())
+        }
+        Ok(found)
     }
 
     /// The choices of `rows` rows over `steps` steps that advanced by themselves, step by step.
