@@ -11,6 +11,7 @@ use clap::Args;
 use serde_json::{Value as Json, json};
 
 use super::CommandError;
+use super::limits::{POSITIONS, REPETITIONS, SEQUENCES, count, counts, rate};
 use crate::sampler::uniform;
 
 #[derive(Args, Debug)]
@@ -22,19 +23,19 @@ pub(super) struct BenchServeArguments {
     #[arg(long)]
     model: Option<String>,
     /// Requests at once.
-    #[arg(long, default_value_t = 16)]
+    #[arg(long, default_value_t = 16, value_parser = count::<1, SEQUENCES>)]
     clients: usize,
     /// Requests in all.
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 64, value_parser = count::<1, REPETITIONS>)]
     requests: usize,
     /// Arrivals a second over all clients, at random times; 0: each client asks again at once.
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, value_parser = rate, allow_negative_numbers = true)]
     rate: f64,
     /// Tokens of a prompt: one number, or the least and the most as `16-512`.
-    #[arg(long, default_value = "128", value_parser = parse_lengths)]
+    #[arg(long, default_value = "128", value_parser = counts::<1, POSITIONS>)]
     prompt_tokens: (usize, usize),
     /// Tokens of an answer, in the same way.
-    #[arg(long, default_value = "64", value_parser = parse_lengths)]
+    #[arg(long, default_value = "64", value_parser = counts::<1, POSITIONS>)]
     answer_tokens: (usize, usize),
     /// Seed of lengths, prompts and arrivals.
     #[arg(long, default_value_t = 0)]
@@ -42,19 +43,6 @@ pub(super) struct BenchServeArguments {
     /// Writes the numbers to a file as JSON, too.
     #[arg(long)]
     json: Option<PathBuf>,
-}
-
-fn parse_lengths(text: &str) -> Result<(usize, usize), String> {
-    let wrong = || format!("`{text}` is neither a number nor LEAST-MOST");
-    let number = |text: &str| text.parse::<usize>().map_err(|_| wrong());
-    let (least, most) = match text.split_once('-') {
-        Some((least, most)) => (number(least)?, number(most)?),
-        None => (number(text)?, number(text)?),
-    };
-    if least == 0 || least > most {
-        return Err(wrong());
-    }
-    Ok((least, most))
 }
 
 /// What one request took.
@@ -91,7 +79,7 @@ pub(super) fn run(arguments: &BenchServeArguments) -> Result<(), CommandError> {
     let arrivals = arrivals(arguments);
     let begun = Instant::now();
     std::thread::scope(|scope| {
-        for _ in 0..arguments.clients.max(1) {
+        for _ in 0..arguments.clients.min(arguments.requests) {
             scope.spawn(|| {
                 loop {
                     let number = next.fetch_add(1, Relaxed);
@@ -386,15 +374,6 @@ fn read_head(reader: &mut impl BufRead) -> std::io::Result<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lengths_are_a_number_or_a_range() {
-        assert_eq!(parse_lengths("7"), Ok((7, 7)));
-        assert_eq!(parse_lengths("1-9"), Ok((1, 9)));
-        for wrong in ["", "0", "9-1", "x", "1-"] {
-            assert!(parse_lengths(wrong).is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn percentiles_are_values_that_were_measured() {

@@ -180,6 +180,9 @@ fn template(
 
 /// The name of the folder or file, without the ending of a file.
 fn default_name(path: &Path) -> String {
+    if let Some(name) = crate::hub::repository_of(path) {
+        return name;
+    }
     let named = if path.is_file() {
         path.file_stem()
     } else {
