@@ -18,31 +18,34 @@
 //! is looser say so in their profile); subnormals are kept. `f16` and `bf16` arithmetic is
 //! `f32` arithmetic rounded once at every operation. Contraction happens only where
 //! [`Op::Fma`] is written or the contract permits it. `min` and `max` return the number where
-//! one side is NaN; `min_nan` and `max_nan` return NaN; all four order `-0 < +0`. NaN results
-//! are quiet; their sign and payload are unspecified.
+//! one side is NaN; `min_nan` and `max_nan` return NaN; all four order `-0 < +0`. A NaN
+//! result is quiet, or it is a NaN operand unchanged, which may be a signalling one: that is what
+//! Rust promises for its floats, and compilers (rustc's and NVIDIA's are two) fold `x * 1.0` to
+//! `x`. Its sign and payload are unspecified otherwise.
 //!
 //! **Conversions**: float to integer truncates towards zero and saturates, NaN gives 0; integer
 //! to float and float to narrower float round to nearest even; overflow gives infinity (to
 //! `f16`, `bf16`, `f8e5m2`) or, for `f8e4m3`, NaN; NaN stays NaN; `bool` converts to 0 or 1.
 //!
 //! **Functions** are within a bound of the exact result, in units in the last place of `f32`, for
-//! every argument and on every target; `f16` and `bf16` results are those of `f32` rounded once
-//! more, within 1 unit of theirs. A contract's `approximate` gives the target's fast forms, which
-//! have no common bound.
+//! every argument, on every target; `f16` and `bf16` results are those of `f32` rounded once
+//! more, within 1 unit of theirs. Where Vulkan drivers compute a function themselves, less exactly,
+//! that target has a bound of its own. A contract's `approximate` gives the target's fast forms,
+//! which have no common bound.
 //!
-//! | function | bound in ULP |
-//! |---|---|
-//! | `sqrt` | 0.5 |
-//! | `rsqrt` | 2 |
-//! | `exp` | 2 |
-//! | `exp2` | 2 |
-//! | `log` | 1.5 |
-//! | `log2` | 1.5 |
-//! | `sin` | 3 |
-//! | `cos` | 3 |
-//! | `tanh` | 2.5 |
-//! | `erf` | 2 |
-//! | `pow` | 16 |
+//! | function | bound in ULP | on Vulkan |
+//! |---|---|---|
+//! | `sqrt` | 0.5 | 0.5 |
+//! | `rsqrt` | 2 | 2 |
+//! | `exp` | 2 | 2 |
+//! | `exp2` | 2 | 2 |
+//! | `log` | 1.5 | 1.5 |
+//! | `log2` | 1.5 | 1.5 |
+//! | `sin` | 2.5 | 3 |
+//! | `cos` | 2.5 | 3 |
+//! | `tanh` | 2.5 | 2.5 |
+//! | `erf` | 2 | 2 |
+//! | `pow` | 9 | 16 |
 //!
 //! **Collectives** combine the values of the threads that are there by the tree of
 //! [`op::ReduceOp`], in the order of the thread's linear index; an element without a partner stays

@@ -11,7 +11,7 @@
 //! - `select` on a constant or with equal sides, conversions and bit casts to the own type, bit
 //!   casts of bit casts, lanes of vectors whose parts are known, a vector of all lanes of another.
 //!
-//! No float identity is used: `x + 0.0` is not `x` for `-0.0`, and `x * 1.0` quiets NaN.
+//! No float identity is used: `x + 0.0` is not `x` for `-0.0`.
 
 use iron_ir::entity::Value;
 use iron_ir::fold;

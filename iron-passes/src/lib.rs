@@ -6,6 +6,8 @@
 
 mod addressing;
 mod canonicalise;
+#[cfg(test)]
+mod cases;
 mod cse;
 mod dead_code;
 mod forward;

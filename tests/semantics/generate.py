@@ -298,7 +298,7 @@ def function_rows(out):
     bounds = {}
     for line in (HERE / "functions.txt").read_text().splitlines():
         if line and not line.startswith("#"):
-            name, bound = line.split()
+            name, bound = line.split()[:2]  # a target's own bound may follow
             bounds[name] = bound
     actions = {
         "rsqrt": lambda x: 1 / mpmath.sqrt(x),

@@ -1,5 +1,6 @@
 //! Rows of one operation and type as one kernel, in several forms.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use iron_ir::launch::{Argument, AsTensorArg};
@@ -10,6 +11,7 @@ use iron_runtime::{DeviceError, Tensor, launch_by_name, launch_kernel};
 
 use crate::backends::Target;
 use crate::by_macro;
+use crate::flush::{self, Flush, Judgement};
 use crate::rows::{Row, is_nan};
 
 /// How operands reach the operation.
@@ -339,10 +341,11 @@ fn emit(
 pub struct Tally {
     /// Answers that are right.
     pub right: usize,
-    /// Wrong answers of rows with subnormals on a device that turns them into zero.
-    pub flushed: usize,
+    /// Answers that are what the device's fault makes of them: where it turns subnormals into zero
+    /// and in which operation, with their number.
+    pub excepted: BTreeMap<(Flush, String), usize>,
     /// Rows of kernels that the device cannot run, by its reason.
-    pub unsupported: std::collections::BTreeMap<String, usize>,
+    pub unsupported: BTreeMap<String, usize>,
     /// Rows whose operation Rust itself refuses, on `host`.
     pub refused: usize,
     /// Wrong answers in words.
@@ -383,31 +386,61 @@ impl Tally {
                 return;
             }
         };
-        for (row, found) in rows.iter().zip(&answers) {
-            if row.accepts(found) {
-                self.right += 1;
-            } else if target.flushes_subnormals && row.touches_subnormals() {
-                self.flushed += 1;
-            } else {
-                let found: Vec<String> = found
-                    .iter()
-                    .map(|&bits| crate::rows::show(row.to, bits))
-                    .collect();
-                self.wrong.push(format!(
-                    "{} on {} {form:?}: got {}, expected {}",
-                    row.describe(),
-                    target.name(),
-                    found.join(" "),
-                    row.describe_expected()
-                ));
+        let own: Vec<_> = rows.iter().map(|row| row.on(target.name())).collect();
+        let rows: Vec<&Row> = own.iter().map(|row| &**row).collect();
+        let judgement = if target.flushes_subnormals {
+            flush::judge(&rows, &answers, !form.is_written_out())
+        } else {
+            let pairs = rows.iter().zip(&answers).enumerate();
+            let wrong = pairs.filter(|(_, (row, found))| !row.accepts(found));
+            let wrong: Vec<usize> = wrong.map(|(at, _)| at).collect();
+            Judgement {
+                right: rows.len() - wrong.len(),
+                wrong,
+                ..Judgement::default()
             }
+        };
+        self.right += judgement.right;
+        let fault = judgement.excepted.first().map(|(flush, _)| *flush);
+        for (flush, count) in judgement.excepted {
+            self.except(rows[0], flush, count);
         }
+        for at in judgement.wrong {
+            let (row, found) = (rows[at], &answers[at]);
+            let found: Vec<String> = found
+                .iter()
+                .map(|&bits| crate::rows::show(row.to, bits))
+                .collect();
+            let other = fault.map_or(String::new(), |flush| {
+                format!("; others have zeros {}", flush.words())
+            });
+            self.wrong.push(format!(
+                "{} on {} {form:?}: got {}, expected {}{other}",
+                row.describe(),
+                target.name(),
+                found.join(" "),
+                row.describe_expected()
+            ));
+        }
+    }
+
+    /// Counts answers that are what the device's fault makes of rows like this.
+    pub fn except(&mut self, row: &Row, flush: Flush, count: usize) {
+        let to = if row.operation.name == "convert" {
+            format!(" to {}", row.to)
+        } else {
+            String::new()
+        };
+        let operation = format!("{} {}{to}", row.operation.name, row.from);
+        *self.excepted.entry((flush, operation)).or_default() += count;
     }
 
     /// Adds what another found.
     pub fn add(&mut self, other: Tally) {
         self.right += other.right;
-        self.flushed += other.flushed;
+        for (what, rows) in other.excepted {
+            *self.excepted.entry(what).or_default() += rows;
+        }
         self.refused += other.refused;
         for (reason, rows) in other.unsupported {
             *self.unsupported.entry(reason).or_default() += rows;
@@ -417,12 +450,24 @@ impl Tally {
 
     /// Prints the counts of a backend.
     pub fn print(&self, what: &str) {
+        let excepted: usize = self.excepted.values().sum();
         println!(
-            "{what}: {} right, {} wrong, {} with subnormals that the device turns into zero",
+            "{what}: {} right, {excepted} excepted by the device's fault, {} wrong",
             self.right,
             self.wrong.len(),
-            self.flushed
         );
+        let mut places = BTreeMap::<_, Vec<String>>::new();
+        for ((flush, operation), rows) in &self.excepted {
+            let of_place = places.entry(*flush).or_default();
+            of_place.push(format!("{operation} {rows}"));
+        }
+        for (flush, operations) in places {
+            println!(
+                "{what}: the fault: subnormal f32 become zero {}: {}",
+                flush.words(),
+                operations.join(", ")
+            );
+        }
         if self.refused > 0 {
             println!("{what}: {} that Rust itself refuses", self.refused);
         }
@@ -449,7 +494,7 @@ impl Tally {
 
 /// Rows by operation and types, in order of first appearance within a key.
 pub fn grouped(rows: &[Row]) -> Vec<Vec<&Row>> {
-    let mut groups = std::collections::BTreeMap::<_, Vec<&Row>>::new();
+    let mut groups = BTreeMap::<_, Vec<&Row>>::new();
     for row in rows {
         groups
             .entry((row.operation, row.from, row.to))

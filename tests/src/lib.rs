@@ -8,6 +8,7 @@
 //! | [`grid`] | generated rows over edge values, with answers by plain Rust |
 //! | [`batch`] | rows of one operation and type as kernels: constants, loaded, in vectors |
 //! | [`together`] | the rows of collectives, subgroup operations and atomics |
+//! | [`flush`] | the answers of devices that turn subnormal `f32` into zero |
 //! | [`by_macro`] | the rows' operations as kernels of the kernel language, for `host` |
 //! | [`oracle`] | functions in `f64` and the distance in units in the last place |
 //! | [`fuzz`] | random well-typed kernels |
@@ -18,6 +19,7 @@ pub mod backends;
 pub mod batch;
 pub mod by_macro;
 pub mod differential;
+pub mod flush;
 pub mod fuzz;
 pub mod grid;
 pub mod oracle;

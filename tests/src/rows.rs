@@ -1,5 +1,7 @@
 //! The rows of `semantics/*.txt`; the format is in `semantics/README.md`.
 
+use std::borrow::Cow;
+
 use iron_ir::op::{BinaryOp, CompareOp, UnaryOp};
 use iron_ir::testing::round_to;
 use iron_ir::{Class, Scalar};
@@ -77,7 +79,7 @@ pub enum Expected {
     Bits(Vec<u64>),
     /// Any NaN.
     Nan,
-    /// A NaN with the quiet bit.
+    /// A NaN with the quiet bit, or an operand that is NaN, unchanged.
     QuietNan,
     /// The number that the bits are, within so many units in the last place.
     Near(u64, f64),
@@ -124,7 +126,11 @@ impl Row {
                     })
             }
             Expected::Nan => is_nan(self.to, found[0]),
-            Expected::QuietNan => is_nan(self.to, found[0]) && found[0] & quiet_bit(self.to) != 0,
+            Expected::QuietNan => {
+                let handed_on = self.from == self.to && self.operands.contains(&found[0]);
+                let quiet = found[0] & quiet_bit(self.to) != 0;
+                is_nan(self.to, found[0]) && (quiet || handed_on)
+            }
             Expected::Near(bits, ulps) => {
                 let number = iron_ir::testing::value_of(self.to, *bits);
                 crate::oracle::distance(self.to, found[0], number) <= *ulps
@@ -135,25 +141,20 @@ impl Row {
         }
     }
 
-    /// An operand or the answer is a subnormal number whose arithmetic is `f32`.
-    pub fn touches_subnormals(&self) -> bool {
-        let operands = self
-            .operands
-            .iter()
-            .enumerate()
-            .map(|(i, &bits)| (self.operation.operand_type(self.from, i), bits));
-        let answer = match &self.expected {
-            Expected::Bits(bits) => bits.iter().map(|&b| (self.to, b)).collect(),
-            Expected::Lanes(lanes) => lanes.iter().flatten().map(|&b| (self.to, b)).collect(),
-            Expected::Near(bits, _) => vec![(self.to, *bits)],
-            Expected::Within(number, _) => {
-                vec![(Scalar::F32, u64::from((*number as f32).to_bits()))]
-            }
-            Expected::Nan | Expected::QuietNan => Vec::new(),
+    /// The row with the bound that its function has on that backend.
+    pub fn on(&self, backend: &str) -> Cow<'_, Row> {
+        let Expected::Near(bits, ulps) = self.expected else {
+            return Cow::Borrowed(self);
         };
-        operands
-            .chain(answer)
-            .any(|(scalar, bits)| is_subnormal(scalar, bits))
+        let bounds = bounds(backend).into_iter();
+        let mut of_function = bounds.filter(|(name, _)| *name == self.operation.name);
+        match of_function.next() {
+            Some((_, bound)) if self.to == Scalar::F32 && bound > ulps => Cow::Owned(Row {
+                expected: Expected::Near(bits, bound),
+                ..self.clone()
+            }),
+            _ => Cow::Borrowed(self),
+        }
     }
 
     /// The row in its own words.
@@ -192,7 +193,7 @@ impl Row {
                 .collect::<Vec<_>>()
                 .join(" "),
             Expected::Nan => "NaN".into(),
-            Expected::QuietNan => "a quiet NaN".into(),
+            Expected::QuietNan => "a quiet NaN, or that of an operand".into(),
             Expected::Near(bits, ulps) => format!("{} within {ulps} ULP", show(self.to, *bits)),
             Expected::Within(number, ulps) => format!("{number:e} within {ulps} ULP"),
         }
@@ -248,18 +249,23 @@ pub fn is_subnormal(scalar: Scalar, bits: u64) -> bool {
     }
 }
 
-/// Function and bound in units in the last place, as `semantics/functions.txt` states them.
+/// Function and bound in units in the last place on a backend, as `semantics/functions.txt` states
+/// them.
 ///
 /// # Panics
 ///
 /// Where the file is not well formed.
-pub fn bounds() -> Vec<(&'static str, f64)> {
+pub fn bounds(backend: &str) -> Vec<(&'static str, f64)> {
+    let number = |text: &str| text.parse().expect("a number");
     include_str!("../semantics/functions.txt")
         .lines()
         .filter(|line| !line.starts_with('#') && !line.trim().is_empty())
         .map(|line| {
-            let (name, bound) = line.split_once(' ').expect("a name and a bound");
-            (name, bound.trim().parse().expect("a number"))
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let (name, general) = (words[0], number(words[1]));
+            let mut own = words[2..].chunks_exact(2);
+            let own = own.find(|pair| pair[0] == backend);
+            (name, own.map_or(general, |pair| number(pair[1])))
         })
         .collect()
 }

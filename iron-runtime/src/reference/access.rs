@@ -13,8 +13,12 @@ use super::scalar;
 
 /// A range of elements found in bounds.
 enum Location {
-    /// Byte range of a buffer.
-    Global { buffer: usize, at: usize },
+    /// First byte in a buffer, and the distance between elements.
+    Global {
+        buffer: usize,
+        at: usize,
+        step: usize,
+    },
     /// First element of an array, and the distance between elements.
     Array {
         array: usize,
@@ -246,7 +250,9 @@ impl<'a> Machine<'a> {
                     let index = self.regs[self.at(row) + t];
                     self.check_aligned(index, lanes, &self.kernel.params[*param].name, t, span)?;
                 }
-                Ok(global(tensor, element))
+                // The lanes are neighbours along the last dimension, whatever its stride is.
+                let step = tensor.strides.last().copied().unwrap_or(1);
+                Ok(global(tensor, element, step))
             }
             Address::Flat(param, row) => {
                 let tensor = self.tensor(launch, *param, span)?;
@@ -261,7 +267,7 @@ impl<'a> Machine<'a> {
                     );
                     return Err(self.fault(Rule::OutOfBounds, span, t, message));
                 }
-                Ok(global(tensor, element))
+                Ok(global(tensor, element, 1))
             }
         }
     }
@@ -307,9 +313,9 @@ impl<'a> Machine<'a> {
         kind: AccessKind,
     ) -> Result<u64, Fault> {
         match *location {
-            Location::Global { buffer, at } => {
+            Location::Global { buffer, at, step } => {
                 let size = scalar.bytes() as usize;
-                let at = at + lane * size;
+                let at = at + lane * step;
                 let race =
                     self.shadow_global(&mut launch.buffers[buffer], at, size, kind, t as u32);
                 if let Some(race) = race {
@@ -351,7 +357,7 @@ impl<'a> Machine<'a> {
         kind: AccessKind,
     ) -> Result<(), Fault> {
         match *location {
-            Location::Global { buffer, at } => {
+            Location::Global { buffer, at, step } => {
                 if let Address::Tensor(param, _) | Address::Flat(param, _) = address
                     && !self.tensor(launch, *param, span)?.writable
                 {
@@ -362,7 +368,7 @@ impl<'a> Machine<'a> {
                     return Err(self.fault(Rule::ReadOnly, span, t, message));
                 }
                 let size = scalar.bytes() as usize;
-                let at = at + lane * size;
+                let at = at + lane * step;
                 let race =
                     self.shadow_global(&mut launch.buffers[buffer], at, size, kind, t as u32);
                 if let Some(race) = race {
@@ -604,10 +610,11 @@ fn vector(lanes: u64) -> String {
     }
 }
 
-fn global(tensor: &TensorMemory, element: u64) -> Location {
-    let at = (tensor.offset + element) as usize * tensor.scalar.bytes() as usize;
+fn global(tensor: &TensorMemory, element: u64, step: u64) -> Location {
+    let size = tensor.scalar.bytes() as usize;
     Location::Global {
         buffer: tensor.buffer,
-        at,
+        at: (tensor.offset + element) as usize * size,
+        step: step as usize * size,
     }
 }

@@ -2,6 +2,7 @@
 //! or checked, and writes sources, binaries, one manifest and one table. Equal inputs give equal
 //! bytes, and what did not change since an earlier run comes from the cache.
 
+mod cost;
 mod manifest;
 mod output;
 mod plan;
@@ -10,7 +11,7 @@ mod registry;
 mod table;
 
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
 
@@ -19,6 +20,7 @@ use crate::exit::Exit;
 use crate::tools::{Tool, ToolError, set_up};
 use crate::workspace::Workspace;
 
+use cost::{Emission, WarmCalls, timed};
 use plan::{Lowered, Lowering, Plan, Profile};
 use progress::Progress;
 
@@ -50,6 +52,9 @@ pub struct Options {
     /// Compiles everything again instead of taking unchanged results of earlier runs.
     #[arg(long)]
     no_cache: bool,
+    /// Writes the texts and asks no compiler.
+    #[arg(long, conflicts_with = "require")]
+    emit_only: bool,
     /// Prints the summary only, not the row of each kernel.
     #[arg(long)]
     quiet: bool,
@@ -75,11 +80,12 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<Exit, BuildError>
             return Ok(Exit::NothingSelected);
         }
     };
-    if !options.no_setup {
+    if !options.no_setup && !options.emit_only {
         eprintln!("Tools:");
         set_up(workspace, &tools_for(&targets))?;
     }
-    let compilers = Compilers::discover(workspace, &targets);
+    let asked: &[Target] = if options.emit_only { &[] } else { &targets };
+    let compilers = Compilers::discover(workspace, asked);
     if options.require {
         let missing = missing_compilers(&compilers, &targets);
         if !missing.is_empty() {
@@ -91,7 +97,15 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<Exit, BuildError>
     }
 
     let progress = Progress::new("lowering", selected.len() * profiles.len());
+    let lowering_started = Instant::now();
     let plan = Plan::new(&selected, &profiles, || progress.step());
+    let is_text = |l: &&Lowering<'_>| matches!(l.lowered, Lowered::Source { .. });
+    let emission = Emission {
+        texts: plan.lowerings.iter().filter(is_text).count(),
+        elapsed: lowering_started.elapsed(),
+        processor: plan.lowerings.iter().map(|l| l.cost).sum(),
+        threads: rayon::current_num_threads(),
+    };
     progress.finish();
     // Without the cache, results are kept only for the length of this run.
     let scratch = options.no_cache.then(tempfile::tempdir).transpose()?;
@@ -119,6 +133,8 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<Exit, BuildError>
     }
     let summary = table::Summary::new(&written.manifest, &results);
     println!("{summary}");
+    println!("{emission}");
+    println!("{}", warm_calls(&plan, &results));
     println!(
         "{} in {:.1} s",
         workspace.display(&written.path),
@@ -157,6 +173,8 @@ enum LoweringResult {
         compiled: Compiled,
         identity: String,
         cached: bool,
+        /// What the answer cost.
+        cost: Duration,
     },
     /// No compiler on this machine: lowered only.
     Skipped { reason: String },
@@ -192,16 +210,33 @@ fn compile(lowering: &Lowering<'_>, compilers: &Compilers, cache: &Cache) -> Low
         arch,
         compiler: &identity,
     };
-    match cache.get_or_compile(&key, || compiler.compile(source, arch)) {
+    let (result, cost) = timed(|| cache.get_or_compile(&key, || compiler.compile(source, arch)));
+    match result {
         Ok((compiled, cached)) => LoweringResult::Compiled {
             compiled,
             identity: key.hash(),
             cached,
+            cost,
         },
         Err(failure) => LoweringResult::Failed {
             reason: places.explain(&failure.to_string()),
         },
     }
+}
+
+/// The texts that the cache had, each with what it cost to lower it and to find that out.
+fn warm_calls(plan: &Plan<'_>, results: &[LoweringResult]) -> WarmCalls {
+    let pairs = plan.lowerings.iter().zip(results);
+    WarmCalls::new(pairs.filter_map(|(lowering, result)| match result {
+        LoweringResult::Compiled {
+            cached: true, cost, ..
+        } => {
+            let kernel = plan.kernels[lowering.kernel].full_name();
+            let name = format!("`{kernel}` for {}", lowering.profile.name);
+            Some((lowering.cost + *cost, name))
+        }
+        _ => None,
+    }))
 }
 
 fn selected_targets(options: &Options) -> Vec<Target> {
@@ -306,6 +341,7 @@ mod tests {
             require: false,
             no_setup: true,
             no_cache: false,
+            emit_only: false,
             quiet: true,
         };
         assert_eq!(

@@ -231,6 +231,7 @@ mod tests {
                     },
                     identity: "id".into(),
                     cached: false,
+                    cost: std::time::Duration::ZERO,
                 },
             })
             .collect();

@@ -1,11 +1,13 @@
 //! What is to be built: the selected kernels, and each one's lowering for each profile of a target.
 
 use std::fmt;
+use std::time::Duration;
 
 use iron_lower::Places;
 use rayon::prelude::*;
 use serde_json::Value;
 
+use super::cost::timed;
 use crate::compilers::Target;
 
 /// A target with its version or architecture.
@@ -71,6 +73,8 @@ pub struct Lowering<'a> {
     pub profile: &'a Profile,
     /// What it gave.
     pub lowered: Lowered,
+    /// What that cost.
+    pub cost: Duration,
 }
 
 /// Everything to compile, in the order of the manifest.
@@ -92,12 +96,13 @@ impl<'a> Plan<'a> {
             .into_par_iter()
             .map(|index| {
                 let (kernel, profile) = (index / profiles.len(), &profiles[index % profiles.len()]);
-                let lowered = (kernels[kernel].lower)(profile);
+                let (lowered, cost) = timed(|| (kernels[kernel].lower)(profile));
                 lowered_one();
                 Lowering {
                     kernel,
                     profile,
                     lowered,
+                    cost,
                 }
             })
             .collect();

@@ -2,9 +2,10 @@
 //! and names what no test notices.
 //!
 //! All mutants of a sample are compiled into one copy of the workspace, asleep; an environment
-//! variable wakes one. So the copy is built once, and a mutant costs no more than the tests that it
-//! meets. A mutant that does not compile is replaced by the next of its file. One that ends a test's
-//! process, or keeps it from ending, is noticed like any other.
+//! variable wakes one. So the copy is built once, and a mutant costs no more than the tests that
+//! meet it: a run without any notes which those are. A mutant that does not compile is replaced by
+//! the next of its file. One that ends a test's process, or keeps it from ending, is noticed like
+//! any other.
 
 mod find;
 mod suites;
@@ -28,6 +29,9 @@ use tree::Tree;
 
 /// Wakes the mutant of this number.
 const VARIABLE: &str = "IRON_MUTANT";
+
+/// Names the file that says which test met which mutant.
+const TRACE: &str = "IRON_MUTANT_TRACE";
 
 /// What is broken: files, and folders that end with `/`.
 const SOURCES: [&str; 3] = [
@@ -366,8 +370,8 @@ fn try_all(
 
 fn fate_of(mutant: &Chosen, suites: &[Ready]) -> Result<Fate, MutantError> {
     for suite in suites {
-        match suite.run(Some(mutant.number))? {
-            Verdict::Passed => {}
+        match suite.run(mutant.number)? {
+            Verdict::Passed | Verdict::NotMet => {}
             Verdict::Failed => return Ok(Fate::Noticed(suite.name.clone())),
             Verdict::TimedOut => return Ok(Fate::Endless(suite.name.clone())),
         }

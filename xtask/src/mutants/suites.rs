@@ -1,13 +1,14 @@
 //! The tests that a mutant meets, the cheapest first, until one fails.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::{MutantError, VARIABLE};
+use super::{MutantError, TRACE, VARIABLE};
 
 /// A test program of a package, and what it runs with.
 struct Suite {
@@ -84,10 +85,15 @@ pub struct Ready {
     folder: PathBuf,
     /// Seconds, without a mutant.
     pub seconds: f64,
+    /// The tests that meet a mutant; an empty name is a thread of any.
+    met: BTreeMap<u32, BTreeSet<String>>,
 }
 
-/// The suites whose programs were built, each run once without a mutant: it must pass, and a mutant
-/// may take ten times as long and half a minute more.
+/// Bytes of memory of a test's process, in KiB: a mutant may make something without end.
+const MEMORY_KIB: u64 = 12 << 20;
+
+/// The suites whose programs were built, each run once without a mutant: it must pass. A mutant may
+/// take five times as many seconds of a processor and ten more.
 pub fn prepare(
     root: &Path,
     programs: &BTreeMap<String, PathBuf>,
@@ -108,16 +114,17 @@ pub fn prepare(
             program: program.clone(),
             folder: root.join(folder),
             seconds: 600.0,
+            met: BTreeMap::new(),
         };
         let started = Instant::now();
-        if one.run(None)? != Verdict::Passed {
-            return Err(MutantError::Suite(
-                suite.program.into(),
-                "fails without a mutant",
-            ));
-        }
+        one.trace()?;
         one.seconds = started.elapsed().as_secs_f64();
-        println!("{:<32} {:>6.1} s", one.name, one.seconds);
+        println!(
+            "{:<32} {:>6.1} s, meets {} mutants",
+            one.name,
+            one.seconds,
+            one.met.len()
+        );
         ready.push(one);
     }
     Ok(ready)
@@ -128,6 +135,8 @@ pub fn prepare(
 pub enum Verdict {
     /// Every test passed.
     Passed,
+    /// No test of the suite runs the place of the mutant.
+    NotMet,
     /// A test failed, or the process ended.
     Failed,
     /// It did not end.
@@ -140,11 +149,70 @@ impl Ready {
         SUITES.iter().any(|s| s.program == self.name && s.long)
     }
 
-    /// Runs the suite with a mutant awake.
-    pub fn run(&self, mutant: Option<u32>) -> Result<Verdict, MutantError> {
+    /// Runs the suite without a mutant and notes which test meets which; it must pass.
+    fn trace(&mut self) -> Result<(), MutantError> {
+        let path = self.program.with_extension("met");
+        let failed = |source| MutantError::File {
+            path: path.clone(),
+            source,
+        };
+        if path.exists() {
+            std::fs::remove_file(&path).map_err(failed)?;
+        }
+        let mut command = self.command(&[]);
+        command.env(TRACE, &path);
+        if self.wait(&mut command)? != Verdict::Passed {
+            return Err(MutantError::Suite(
+                self.name.clone(),
+                "fails without a mutant",
+            ));
+        }
+        let listed = Command::new(&self.program)
+            .args(["--list", "--format", "terse"])
+            .output()
+            .map_err(failed)?;
+        let listed = String::from_utf8_lossy(&listed.stdout);
+        let names: BTreeSet<&str> = listed
+            .lines()
+            .filter_map(|line| line.strip_suffix(": test"))
+            .collect();
+        // A suite that meets none writes nothing.
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        for line in text.lines() {
+            if let Some((number, thread)) = line.split_once(' ')
+                && let Ok(number) = number.parse()
+            {
+                // A thread that a test starts has another name, or none.
+                let test = names.get(thread).map_or(String::new(), |t| (*t).to_owned());
+                self.met.entry(number).or_default().insert(test);
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the tests that meet a mutant, with it awake.
+    pub fn run(&self, mutant: u32) -> Result<Verdict, MutantError> {
+        let Some(tests) = self.met.get(&mutant) else {
+            return Ok(Verdict::NotMet);
+        };
+        let tests: Vec<&str> = match tests.contains("") {
+            true => Vec::new(),
+            false => tests.iter().map(String::as_str).collect(),
+        };
+        let mut command = self.command(&tests);
+        command.env(VARIABLE, mutant.to_string());
+        self.wait(&mut command)
+    }
+
+    /// The suite's program with those tests, or all where none is named.
+    fn command(&self, tests: &[&str]) -> Command {
         let suite = SUITES.iter().find(|s| s.program == self.name);
-        let mut command = Command::new(&self.program);
+        let mut command = Command::new("sh");
+        let processor = (self.seconds * 5.0 + 10.0).ceil();
+        let limits = format!("ulimit -S -t {processor}; ulimit -v {MEMORY_KIB}; exec \"$@\"");
         command
+            .args(["-c", &limits, "sh"])
+            .arg(&self.program)
             .current_dir(&self.folder)
             .env("CARGO_MANIFEST_DIR", &self.folder)
             .env("INSTA_UPDATE", "no")
@@ -160,28 +228,36 @@ impl Ready {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        if let Some(number) = mutant {
-            command.env(VARIABLE, number.to_string());
+        if !tests.is_empty() {
+            command.arg("--exact").args(tests);
         }
+        command
+    }
+
+    fn wait(&self, command: &mut Command) -> Result<Verdict, MutantError> {
         let failed = |source| MutantError::File {
             path: self.program.clone(),
             source,
         };
         let mut child = command.spawn().map_err(failed)?;
-        let limit = Duration::from_secs_f64(self.seconds * 10.0 + 30.0);
+        // Where it waits and computes nothing, the limit of the processor does not end it.
+        let limit = Duration::from_secs_f64(self.seconds * 20.0 + 120.0);
         wait(&mut child, limit).map_err(failed)
     }
 }
+
+/// The signal that ends a process past its seconds of a processor.
+const SIGXCPU: i32 = 24;
 
 fn wait(child: &mut Child, limit: Duration) -> std::io::Result<Verdict> {
     let started = Instant::now();
     let mut pause = Duration::from_millis(2);
     loop {
         if let Some(status) = child.try_wait()? {
-            return Ok(if status.success() {
-                Verdict::Passed
-            } else {
-                Verdict::Failed
+            return Ok(match status.code() {
+                Some(0) => Verdict::Passed,
+                _ if status.signal() == Some(SIGXCPU) => Verdict::TimedOut,
+                _ => Verdict::Failed,
             });
         }
         if started.elapsed() > limit {

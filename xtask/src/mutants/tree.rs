@@ -7,21 +7,43 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::find::Form;
-use super::{Chosen, MutantError, VARIABLE};
+use super::{Chosen, MutantError, TRACE, VARIABLE};
 use crate::process::{last_lines, run};
 use crate::workspace::Workspace;
 
-/// What wakes a mutant, put into the crate at the bottom.
+/// What wakes a mutant, put into the crate at the bottom. Where a file is named to trace to, a line
+/// goes there for each mutant that a thread meets: its number and the thread's name, which is that
+/// of the test.
 const SWITCH: &str = r#"
 /// Whether this is the mutant that the environment wakes.
 #[doc(hidden)]
 #[inline]
 pub fn mutant_is(number: u32) -> bool {
-    static AWAKE: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
-    number == *AWAKE.get_or_init(|| {
+    static AWAKE: std::sync::OnceLock<(u32, bool)> = std::sync::OnceLock::new();
+    let (awake, traced) = *AWAKE.get_or_init(|| {
         let text = std::env::var("VARIABLE").unwrap_or_default();
-        text.parse().unwrap_or(u32::MAX)
-    })
+        (text.parse().unwrap_or(u32::MAX), std::env::var_os("TRACE").is_some())
+    });
+    if traced {
+        trace_mutant(number);
+    }
+    number == awake
+}
+
+fn trace_mutant(number: u32) {
+    use std::io::Write as _;
+    thread_local! {
+        static MET: std::cell::RefCell<std::collections::BTreeSet<u32>> = const {
+            std::cell::RefCell::new(std::collections::BTreeSet::new())
+        };
+    }
+    if MET.with(|met| met.borrow_mut().insert(number)) {
+        let thread = std::thread::current();
+        let line = format!("{number} {}\n", thread.name().unwrap_or("?"));
+        let path = std::env::var_os("TRACE").unwrap_or_default();
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+        let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
+    }
 }
 "#;
 
@@ -82,7 +104,7 @@ impl Tree {
             let mut at = Places::new();
             render(text, 0..text.len(), &of_file, switch, &mut out, &mut at);
             if file == "iron-ir/src/lib.rs" {
-                out.push_str(&SWITCH.replace("VARIABLE", VARIABLE));
+                out.push_str(&SWITCH.replace("VARIABLE", VARIABLE).replace("TRACE", TRACE));
             }
             write_if_new(&self.root.join(file), out.as_bytes())?;
             places.insert(file.clone(), at);
