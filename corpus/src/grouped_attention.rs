@@ -353,6 +353,7 @@ fn attention_decode_grouped_matches_f64(t: &mut Cases) {
         head_dim,
         group,
         &[(1, 1, 1, 4200), (3, 2, 2, 40), (1, 1, 1, 600)],
+        0.0,
     );
 }
 
@@ -361,8 +362,13 @@ const CONTEXTS: [(u64, u64); 2] = [(1, 1024), (1, 8192)];
 
 #[bench_kernel(attention_decode_grouped)]
 fn attention_of_a_token(b: &mut Benches) {
-    let head_dim = b.constant("HEAD_DIM") as u64;
-    let group = b.constant("GROUP") as u64;
+    let (head_dim, group) = (b.constant("HEAD_DIM") as u64, b.constant("GROUP") as u64);
+    decode_bench(b, head_dim, group);
+}
+
+/// Benches of a kernel with the contract of [`crate::attention::attention_decode`], for `group`
+/// query heads a key and value head.
+pub(crate) fn decode_bench(b: &mut Benches, head_dim: u64, group: u64) {
     let kv_heads = 1024 / head_dim;
     let bytes = u64::from(b.scalar("T").bytes());
     for (rows, context) in CONTEXTS {

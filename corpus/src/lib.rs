@@ -13,6 +13,7 @@ pub mod grouped_attention;
 pub mod latent;
 pub mod layout;
 pub mod matmul;
+pub mod matrix_attention;
 pub mod moe;
 pub mod norm;
 pub mod quant;

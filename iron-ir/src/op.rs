@@ -436,6 +436,26 @@ pub enum Stmt {
         /// Thread index of a broadcast, `u32`.
         argument: Option<Value>,
     },
+    /// Multiplies matrices of 16-bit floats in each 32 consecutive threads of the workgroup, whose
+    /// number is a multiple of 32: `result = sum + a · b`, where `a` has 16 rows and 16 columns,
+    /// `b` has 16 rows and 8 columns. Thread `4 g + t` of the 32 (`t < 4`) gives columns
+    /// `4 t .. 4 t + 4` of `a`'s rows `g` and `g + 8`, and rows `4 t .. 4 t + 4` of `b`'s column
+    /// `g`. Of `sum` and `result` it has columns `2 t` and `2 t + 1` of row `g`, then of row
+    /// `g + 8`. Needs control flow uniform in the workgroup.
+    ///
+    /// Each element is `sum` and 16 products in `f32`, added one after the other with `fma` where
+    /// the target has no unit for it; matrix units add in an order and with roundings of their
+    /// own, and are within `2^-19` of the exact element, relative to its terms' magnitudes.
+    Mma {
+        /// Sums, four `f32`.
+        result: Value,
+        /// Four elements of row `g` and of row `g + 8`, `f16` or `bf16`.
+        a: [Value; 2],
+        /// Four elements of column `g`, of the same type.
+        b: Value,
+        /// What is added to, four `f32`.
+        sum: Value,
+    },
     /// `result = index` where `index < bound` (both `u32`); otherwise the launch's error word
     /// takes the code and `result = 0`.
     CheckIndex {

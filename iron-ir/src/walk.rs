@@ -57,6 +57,7 @@ impl Stmt {
             | Stmt::Barrier(..)
             | Stmt::Subgroup { .. }
             | Stmt::Group { .. }
+            | Stmt::Mma { .. }
             | Stmt::CheckIndex { .. }
             | Stmt::Break
             | Stmt::Continue
@@ -94,6 +95,7 @@ impl Stmt {
             | Stmt::Barrier(..)
             | Stmt::Subgroup { .. }
             | Stmt::Group { .. }
+            | Stmt::Mma { .. }
             | Stmt::CheckIndex { .. }
             | Stmt::Break
             | Stmt::Continue
@@ -132,6 +134,7 @@ impl Stmt {
             | Stmt::Group {
                 value, argument, ..
             } => [*value].into_iter().chain(*argument).collect(),
+            Stmt::Mma { a, b, sum, .. } => vec![a[0], a[1], *b, *sum],
             Stmt::CheckIndex { index, bound, .. } => vec![*index, *bound],
             Stmt::If { condition, .. } => vec![*condition],
             Stmt::For {
@@ -161,6 +164,7 @@ impl Stmt {
             Stmt::Atomic { result, .. }
             | Stmt::Subgroup { result, .. }
             | Stmt::Group { result, .. }
+            | Stmt::Mma { result, .. }
             | Stmt::CheckIndex { result, .. } => vec![*result],
             Stmt::For { index, .. } => vec![*index],
             Stmt::Machine(machine) => machine.result.into_iter().collect(),

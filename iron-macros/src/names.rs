@@ -41,7 +41,7 @@ pub const FUNCTIONS: &[&[Entry]] = &[
         subgroup_sum subgroup_product subgroup_min subgroup_max subgroup_min_nan
         subgroup_max_nan subgroup_any subgroup_all subgroup_ballot subgroup_broadcast
         subgroup_shuffle subgroup_shuffle_xor subgroup_shuffle_up subgroup_shuffle_down
-        rsqrt erf fma select splat2 splat4 splat8 vec2 vec4 vec8],
+        rsqrt erf fma select mma_16x8x16 splat2 splat4 splat8 vec2 vec4 vec8],
 ];
 
 /// Methods.

@@ -52,6 +52,8 @@ pub struct Legal {
     pub shared_bytes_limit: u64,
     /// How tiles are multiplied.
     pub tile_route: TileRoute,
+    /// The matrix product of 32 threads ([`Stmt::Mma`](iron_ir::Stmt::Mma)), which are a subgroup.
+    pub has_mma: bool,
     /// 64-bit integers.
     pub has_int64: bool,
     /// A launch may start before the one before it ends.
@@ -83,6 +85,7 @@ impl Legal {
         native_collectives: false,
         shared_bytes_limit: 32 * 1024,
         tile_route: TileRoute::Loops,
+        has_mma: false,
         has_int64: true,
         has_dependent_launch: false,
         expand_unrolled_loops: true,

@@ -16,6 +16,7 @@ mod legal;
 mod legalise;
 mod licm;
 mod lower_groups;
+mod lower_mma;
 mod lower_tiles;
 mod promote;
 mod rewrite;
@@ -62,6 +63,7 @@ pub fn pipeline(_: &Legal) -> &'static [(&'static str, Pass)] {
         ("launch_barriers", launch_barriers::launch_barriers),
         ("canonicalise", canonicalise::canonicalise),
         ("lower_tiles", lower_tiles::lower_tiles),
+        ("lower_mma", lower_mma::lower_mma),
         ("lower_groups", lower_groups::lower_groups),
         ("unroll", unroll::unroll),
         ("canonicalise_unrolled", canonicalise::canonicalise),

@@ -473,6 +473,9 @@ pub(crate) fn map_uses(stmt: &mut Stmt, map: &mut dyn FnMut(Value) -> Value) {
             *value = map(*value);
             argument.iter_mut().for_each(|v| *v = map(*v));
         }
+        Stmt::Mma { a, b, sum, .. } => {
+            a.iter_mut().chain([b, sum]).for_each(|v| *v = map(*v));
+        }
         Stmt::CheckIndex { index, bound, .. } => {
             *index = map(*index);
             *bound = map(*bound);
@@ -528,6 +531,7 @@ pub(crate) fn map_definitions(stmt: &mut Stmt, map: &mut dyn FnMut(Value) -> Val
         | Stmt::Atomic { result, .. }
         | Stmt::Subgroup { result, .. }
         | Stmt::Group { result, .. }
+        | Stmt::Mma { result, .. }
         | Stmt::CheckIndex { result, .. }
         | Stmt::For { index: result, .. } => *result = map(*result),
         Stmt::Tile(TileStmt::Map {

@@ -3,9 +3,9 @@
 Needs PyTorch, `cuda-bindings` and `nvcc`. The texts come from the runner, one a kernel instance,
 in one folder:
 
-    __iron_runner explain attention_decode_grouped --instance bf16-HEAD_DIM=128-GROUP=4 \\
-        --target cuda --profile sm_90a > texts/g128.cu
-    … bf16-HEAD_DIM=256-GROUP=6 …, attention_combine bf16 …
+    __iron_runner explain attention_decode_matrix --instance bf16-HEAD_DIM=128 \\
+        --target cuda --profile sm_90a > texts/m128.cu
+    … bf16-HEAD_DIM=256 …, attention_combine bf16 …
     python3 tests/peers/decode.py texts            # or some rows of attention: texts 1,1024 16,8192
 
 Outputs are poisoned and checked against f64 first. Times are device times: calls captured in one
@@ -104,12 +104,10 @@ def most_splits(seen, size):
 
 
 def attention(texts, rows, heads, kv_heads, size, context, block=64):
-    mine = [(t, re.search(f"decode_grouped_bf16_HEAD_DIM_{size}_GROUP_(.+)", name)) for name, t in texts.items()]
-    mine = [(text, int(found.group(1))) for text, found in mine if found]
-    mine = [(text, group) for text, group in mine if heads // kv_heads % group == 0]
-    if not mine:
+    decode = texts.get(f"attention_decode_matrix_bf16_HEAD_DIM_{size}")
+    if not decode:
         return
-    grouped, group = mine[0]
+    products = -(-(heads // kv_heads) // 8)
     combine, scale = texts["attention_combine_bf16"], size**-0.5
     moved = 4 * rows * kv_heads * context * size
     count, pages, splits = max(2, -(-ROTATE // moved)), context // block, most_splits(context, size)
@@ -133,8 +131,8 @@ def attention(texts, rows, heads, kv_heads, size, context, block=64):
         peers.append((q[:, :, None], k, v))
     common = dict(rows=rows, heads=heads, blocks=rows * pages, kv_heads=kv_heads, block_size=block, all_sequences=rows,
                   max_blocks=pages, splits=splits, scale=scale, window=0xFFFFFFFF, soft_cap=0.0, head_dim=size)
-    first = [grouped.launcher((splits, heads // group, rows), t, **common) for t in sets]
-    second = [combine.launcher((heads, rows), t, **common) for t in sets]
+    first = [decode.launcher((splits, kv_heads * products, rows), t, **common) for t in sets]
+    second = [combine.launcher((-(-size // 64), heads, rows), t, **common) for t in sets]
     first[0](), second[0]()
     worst = 0.0
     for row in {0, rows - 1}:
@@ -144,8 +142,8 @@ def attention(texts, rows, heads, kv_heads, size, context, block=64):
         worst = max(worst, ((sets[0]["y"][row].double() - exact).norm() / exact.norm()).item())
         del k, v
     wrong = "" if worst < 5e-3 and not torch.isnan(sets[0]["y"]).any() else f" WRONG {worst}"
-    if grouped.errors.any() or combine.errors.any():
-        wrong += f" ERROR WORD {grouped.errors.tolist()} {combine.errors.tolist()}"
+    if decode.errors.any() or combine.errors.any():
+        wrong += f" ERROR WORD {decode.errors.tolist()} {combine.errors.tolist()}"
     both = [call for pair in zip(first, second) for call in pair]
     graphs = {"-ours": graph(both), "--split": graph(first), "--combine": graph(second)}
     for name, backend in (("cuDNN", SDPBackend.CUDNN_ATTENTION), ("FA2", SDPBackend.FLASH_ATTENTION)):
@@ -154,7 +152,7 @@ def attention(texts, rows, heads, kv_heads, size, context, block=64):
                 F.scaled_dot_product_attention(*peers[i], scale=scale, enable_gqa=True)
 
         graphs[name] = graph([(lambda i=i, c=call: c(i)) for i in range(count)])
-    report(f"attention {heads}/{kv_heads} d{size} by {group} B={rows} {context}{wrong}", measure(graphs, count, replays=9, warm=False), moved)
+    report(f"attention {heads}/{kv_heads} d{size} B={rows} {context}{wrong}", measure(graphs, count, replays=9, warm=False), moved)
 
 
 def delta(texts, rows, key_heads=16, value_heads=48, size=128):

@@ -67,6 +67,8 @@ pub fn floats(x: &Tensor<f32, (n,)>, y: &mut Tensor<f32, (n,)>, z: &mut Tensor<u
     sum += a.tanh() + a.floor() + a.ceil() + a.trunc() + a.round_ties_even();
     sum += f32::from_bits(a.to_bits()) + a.to::<f16>().to_f32();
     let h = f16::from_f32(a);
+    let four = splat4(h);
+    sum += mma_16x8x16(four, four, four, splat4(a)).sum();
     y[i] = sum + h.to_f32();
     z[i] = a.bitcast::<u32>() + a.is_nan() as u32 + a.is_finite() as u32;
 }

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use iron_corpus::grouped_attention::group_of;
+use iron_corpus::matrix_attention::has_matrix;
 use iron_ir::Scalar;
 use iron_runtime::{Backend, Device, Tensor};
 
 use super::latent::upload_frequencies;
 use super::matrix::{Family, Matrix, failed, upload_vector};
 use super::plan::{Activation, Planner};
+use super::route::has_tiles;
 use super::state::{BLOCK_SIZE, CacheShape};
 use super::step::{HeldState, StepContext};
 use crate::config::Attention;
@@ -44,8 +46,55 @@ pub struct AttentionBlock {
     keys: Tensor,
     /// As `keys`.
     values: Tensor,
-    /// Query heads that share a reading of the cache, on a GPU that has the kernel.
-    group: Option<u32>,
+    decoder: Decoder,
+}
+
+/// The kernel of rows that attend for themselves.
+#[derive(Clone, Copy)]
+enum Decoder {
+    /// Heads that share keys and values are the columns of matrix products.
+    ByProducts,
+    /// So many heads share a reading of the cache.
+    Grouped(u32),
+    /// Each head reads the cache.
+    Each,
+}
+
+impl Decoder {
+    /// The fastest that the corpus has for the device, where `shared_by` heads share keys.
+    fn of(device: &dyn Device, dtype: Scalar, head_dim: u32, shared_by: u32) -> Self {
+        let block_size = BLOCK_SIZE as u32;
+        let by_products = has_tiles(device, dtype) && shared_by > 1;
+        if by_products && has_matrix(dtype, head_dim, block_size) {
+            return Decoder::ByProducts;
+        }
+        match device.backend() {
+            Backend::Cpu => Decoder::Each,
+            _ => group_of(dtype, head_dim, block_size, shared_by)
+                .map_or(Decoder::Each, Decoder::Grouped),
+        }
+    }
+
+    /// The kernel and what follows the type in its instance's name.
+    fn kernel(self, head_dim: u64) -> (Family, &'static str, String) {
+        match self {
+            Decoder::ByProducts => (
+                Family::MatrixAttention,
+                "attention_decode_matrix",
+                format!("-HEAD_DIM={head_dim}"),
+            ),
+            Decoder::Grouped(group) => (
+                Family::GroupedAttention,
+                "attention_decode_grouped",
+                format!("-HEAD_DIM={head_dim}-GROUP={group}"),
+            ),
+            Decoder::Each => (
+                Family::Attention,
+                "attention_decode",
+                format!("-HEAD_DIM={head_dim}"),
+            ),
+        }
+    }
 }
 
 /// The tensors of [`AttentionBlock::record_stacked`].
@@ -108,12 +157,9 @@ impl AttentionBlock {
         let ones = vec![1.0; config.head_dim];
         let ones = || Tensor::from_f32(device, dtype, &[config.head_dim as u64], &ones);
         let shared_by = (config.head_count / config.kv_head_count) as u32;
-        let group = match device.backend() {
-            Backend::Cpu => None,
-            _ => group_of(dtype, config.head_dim as u32, BLOCK_SIZE as u32, shared_by),
-        };
+        let decoder = Decoder::of(&**device, dtype, config.head_dim as u32, shared_by);
         Ok(Self {
-            group,
+            decoder,
             query,
             key,
             value,
@@ -383,18 +429,7 @@ impl AttentionBlock {
             self.window().into(),
             self.config.soft_cap.unwrap_or(0.0).into(),
         ];
-        let (family, kernel, suffix) = match self.group {
-            Some(group) => (
-                Family::GroupedAttention,
-                "attention_decode_grouped",
-                format!("-HEAD_DIM={head_dim}-GROUP={group}"),
-            ),
-            None => (
-                Family::Attention,
-                "attention_decode",
-                format!("-HEAD_DIM={head_dim}"),
-            ),
-        };
+        let (family, kernel, suffix) = self.decoder.kernel(head_dim);
         planner.launch(family, kernel, &suffix, operands);
         let operands = [
             (&partial).into(),

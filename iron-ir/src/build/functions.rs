@@ -10,7 +10,7 @@ use crate::op::{
     BarrierMemory, BarrierScope, BinaryOp, BuiltinOp, GroupOp, Op, ReduceOp, Stmt, SubgroupOp,
     TileSpace, UnaryOp,
 };
-use crate::types::Type;
+use crate::types::{Scalar, Type};
 
 use super::interpreter::{Builder, Eval};
 
@@ -122,6 +122,14 @@ impl Builder {
                 let (a, b, c) = (self.scalar(a)?, self.scalar(b)?, self.scalar(c)?);
                 self.locate(&whole.at);
                 self.fma(a, b, c).map(Val::Scalar)
+            }
+            ("mma_16x8x16", [low, high, b, sum]) => {
+                let a = [self.scalar(low)?, self.scalar(high)?];
+                let (b, sum) = (self.scalar(b)?, self.scalar(sum)?);
+                self.locate(&whole.at);
+                let result = self.result(Scalar::F32.x(4));
+                self.stmt(Stmt::Mma { result, a, b, sum });
+                Ok(Val::Scalar(result))
             }
             ("select", [condition, a, b]) => {
                 let condition = self.scalar(condition)?;

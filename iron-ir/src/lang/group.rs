@@ -4,7 +4,9 @@
 use std::panic::Location;
 
 use super::scalar::{Element, Float, Number};
+use super::vector::Vector;
 use crate::host::context::{GroupContext, Site, collective, fault, wait};
+use crate::types::Scalar;
 
 /// Waits for the workgroup; orders shared memory.
 #[track_caller]
@@ -329,4 +331,68 @@ pub fn subgroup_shuffle_down<T: Element>(x: T, distance: u32) -> T {
         false,
         false,
     )
+}
+
+/// Threads that multiply matrices together.
+const MMA_THREADS: usize = 32;
+
+/// Multiplies matrices of 16-bit floats in each 32 consecutive threads of the workgroup, whose
+/// number is a multiple of 32: `sum + a · b`, where `a` has 16 rows and 16 columns and `b` has 16
+/// rows and 8 columns. NVIDIA's matrix units do it from compute capability 8.0 on; elsewhere the
+/// threads exchange through shared memory and add one product after the other with `fma`.
+///
+/// Thread `4 g + t` of the 32 (`t < 4`) gives columns `4 t .. 4 t + 4` of `a`'s row `g` (`low`)
+/// and of its row `g + 8` (`high`), and rows `4 t .. 4 t + 4` of `b`'s column `g`. It has columns
+/// `2 t` and `2 t + 1` of the sum's row `g`, then of row `g + 8`. `T` is `f16` or `bf16`. Every
+/// thread of the workgroup takes part.
+///
+/// Matrix units add in an order and with roundings of their own: each element is within `2^-19` of
+/// the exact one, relative to the sum of its terms' magnitudes.
+#[track_caller]
+pub fn mma_16x8x16<T: Float>(
+    low: Vector<T, 4>,
+    high: Vector<T, 4>,
+    b: Vector<T, 4>,
+    sum: Vector<f32, 4>,
+) -> Vector<f32, 4> {
+    const NAME: &str = "mma_16x8x16";
+    let site = Location::caller();
+    if !matches!(T::SCALAR, Scalar::F16 | Scalar::BF16) {
+        fault(site, format!("`{NAME}` of {}, not f16 or bf16", T::SCALAR));
+    }
+    let bits = |v: Vector<T, 4>| {
+        let lanes = v.to_array();
+        (0..4).fold(0, |word, i| word | lanes[i].to_bits64() << (16 * i))
+    };
+    let lane = crate::host::context::with(NAME, site, |context| {
+        context.thread.get() as usize % MMA_THREADS
+    });
+    // The four elements that a lane of the 32 gives; each thread asks for one lane.
+    let of_lane = |own: u64, lane: usize| {
+        let word = collective(NAME, site, own, lane as u64, |_, operands| {
+            if !operands.len().is_multiple_of(MMA_THREADS) {
+                let threads = operands.len();
+                fault(
+                    site,
+                    format!("`{NAME}` in {threads} threads, not a multiple of 32"),
+                );
+            }
+            let all = operands.chunks(MMA_THREADS);
+            all.flat_map(|unit| unit.iter().map(|o| unit[o.1 as usize].0))
+                .collect()
+        });
+        [0, 1, 2, 3].map(|i| T::from_bits64(word >> (16 * i) & 0xffff).to_f32())
+    };
+    let (row, pair) = (lane / 4, lane % 4);
+    let mut sums = sum.to_array();
+    for quarter in 0..4 {
+        let rows = [low, high].map(|v| of_lane(bits(v), 4 * row + quarter));
+        let columns = [0, 1].map(|c| of_lane(bits(b), 4 * (2 * pair + c) + quarter));
+        for (i, sum) in sums.iter_mut().enumerate() {
+            for k in 0..4 {
+                *sum = rows[i / 2][k].mul_add(columns[i % 2][k], *sum);
+            }
+        }
+    }
+    Vector::new(sums)
 }

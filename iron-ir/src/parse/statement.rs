@@ -410,6 +410,16 @@ impl Parser {
         if self.eat_word("machine") {
             return Ok(Stmt::Machine(self.machine(Some(result))?));
         }
+        if self.eat_word("mma") {
+            let mut next = || -> Parsed<Value> {
+                let value = self.value()?;
+                self.mark(",")?;
+                Ok(value)
+            };
+            let (a, b) = ([next()?, next()?], next()?);
+            let sum = self.value()?;
+            return Ok(Stmt::Mma { result, a, b, sum });
+        }
         if self.eat_word("check_index") {
             let index = self.value()?;
             self.mark(",")?;

@@ -172,6 +172,10 @@ impl Numbering<'_> {
                 self.block(producer);
                 self.block(consumer);
             }
+            Stmt::Mma { result, a, b, sum } => {
+                *result = self.define(*result, here);
+                a.iter_mut().chain([b, sum]).for_each(|v| self.used(v));
+            }
             Stmt::CheckIndex {
                 result,
                 index,

@@ -100,6 +100,11 @@ impl Printer<'_> {
                 self.write(&format!(" = group {}{dot} ", op.name()));
                 self.list([*value].into_iter().chain(*argument));
             }
+            Stmt::Mma { result, a, b, sum } => {
+                self.definition(*result, span, here);
+                self.write(" = mma ");
+                self.list([a[0], a[1], *b, *sum]);
+            }
             Stmt::CheckIndex {
                 result,
                 index,

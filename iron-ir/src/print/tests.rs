@@ -65,6 +65,8 @@ const EVERYTHING: &str = r#"kernel @every "f32-HEAD_DIM=64" grid(ceil_div(#n, 4)
   %44: f32 = subgroup reduce.max_nan %41
   %45: f32 = group scan_exclusive.sum %44
   %46: f32 = group broadcast %45, 0u32
+  %47: bf16x4 = convert %1
+  %48: f32x4 = mma %47, %47, %47, %1
   if %16 {
     loop {
       break

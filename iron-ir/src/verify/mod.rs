@@ -443,6 +443,11 @@ impl Verifier<'_> {
                     self.wrong(span, what);
                 }
             }
+            Stmt::Mma { result, a, b, sum } => {
+                if let Err(what) = types::mma(self.kernel, *result, *a, *b, *sum) {
+                    self.wrong(span, what);
+                }
+            }
             Stmt::CheckIndex {
                 result,
                 index,
@@ -741,6 +746,7 @@ fn forbidden_in_map(kernel: &Kernel, stmt: &Stmt, in_loop: bool) -> bool {
         | Stmt::Barrier(..)
         | Stmt::Subgroup { .. }
         | Stmt::Group { .. }
+        | Stmt::Mma { .. }
         | Stmt::Return
         | Stmt::Machine(_)
         | Stmt::Roles { .. }

@@ -351,6 +351,36 @@ pub(super) fn group(
     Ok(())
 }
 
+/// Checks a matrix product of 32 threads.
+pub(super) fn mma(
+    kernel: &Kernel,
+    result: Value,
+    a: [Value; 2],
+    b: Value,
+    sum: Value,
+) -> Result<(), String> {
+    let factor = kernel.ty(b);
+    let is_half = matches!(factor.scalar, Scalar::F16 | Scalar::BF16) && factor.lanes == 4;
+    let found = [a[0], a[1]].map(|v| kernel.ty(v));
+    if !is_half || found != [factor; 2] {
+        return Err(format!(
+            "the factors of `mma_16x8x16` are {}, {} and {factor}; each is four lanes of one of f16 and bf16",
+            found[0], found[1]
+        ));
+    }
+    let (sum, result) = (kernel.ty(sum), kernel.ty(result));
+    if sum != Scalar::F32.x(4) || result != sum {
+        return Err(format!("the sum of `mma_16x8x16` is {sum}, not f32x4"));
+    }
+    let threads = kernel.contract.threads();
+    if !threads.is_multiple_of(32) {
+        return Err(format!(
+            "`mma_16x8x16` in a workgroup of {threads} threads; it takes a multiple of 32"
+        ));
+    }
+    Ok(())
+}
+
 /// Checks shapes, spaces and element types of a tile statement.
 pub(super) fn tile(kernel: &Kernel, stmt: &TileStmt) -> Result<(), String> {
     let show = |t| {

@@ -168,6 +168,10 @@ impl<'k> Analysis<'k> {
                 let scan = matches!(op, GroupOp::ScanInclusive | GroupOp::ScanExclusive);
                 self.mark(*result, scan);
             }
+            Stmt::Mma { result, .. } => {
+                self.collective(span, || "this matrix product".to_string());
+                self.mark(*result, true);
+            }
             Stmt::CheckIndex {
                 result,
                 index,

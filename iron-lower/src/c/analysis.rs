@@ -82,6 +82,7 @@ impl Effects {
             | Stmt::Barrier(..)
             | Stmt::Subgroup { .. }
             | Stmt::Group { .. }
+            | Stmt::Mma { .. }
             | Stmt::Machine(_)
             | Stmt::Tile(_) => self.memory = true,
             Stmt::For { .. } | Stmt::Loop { .. } => self.has_loop = true,

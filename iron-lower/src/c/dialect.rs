@@ -102,6 +102,10 @@ pub(crate) trait Dialect {
     fn dot4(&self) -> Option<&'static str> {
         None
     }
+    /// [`iron_ir::Stmt::Mma`] of that type: two parts of `a`, `b` and what is added to.
+    fn mma(&self, _ops: &mut Ops<'_>, _scalar: Scalar, _operands: &[Expr]) -> Printed {
+        Err("a matrix product of 32 threads".into())
+    }
     /// Upper half of a product of 32- or 64-bit integers.
     fn mul_high(&self, scalar: Scalar) -> &'static str;
 

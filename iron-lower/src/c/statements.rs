@@ -175,6 +175,7 @@ impl Printer<'_> {
             }
             Stmt::Group { op, .. } => Err(Fault::new(format!("a workgroup `{}`", op.name()))),
             Stmt::Tile(_) => Err(Fault::new("a tile operation".into())),
+            Stmt::Mma { result, a, b, sum } => self.mma(*result, [a[0], a[1], *b, *sum]),
             Stmt::Machine(machine) => self.machine(machine),
             Stmt::Roles {
                 producers,
@@ -182,6 +183,21 @@ impl Printer<'_> {
                 consumer,
             } => self.roles(*producers, producer, consumer),
         }
+    }
+
+    fn mma(&mut self, result: Value, operands: [Value; 4]) -> Result<(), Fault> {
+        let scalar = self.kernel.ty(operands[2]).scalar;
+        let mut read = Vec::new();
+        for operand in operands {
+            let ty = self.kernel.ty(operand);
+            self.ops.type_name(ty);
+            read.push(self.read(operand)?);
+        }
+        // The threads of a product meet, so it keeps its place among what they do together.
+        self.flush(|reads| reads.memory || reads.lanes);
+        let call = self.dialect.mma(&mut self.ops, scalar, &read)?;
+        self.define(result, "sums", &call);
+        Ok(())
     }
 
     fn machine(&mut self, stmt: &MachineStmt) -> Result<(), Fault> {

@@ -249,6 +249,7 @@ impl<'k> Emitter<'k, '_> {
                 return Err(CpuError::no("synchronisation within a run".into()));
             }
             Stmt::Tile(_) => return Err(CpuError::no("tile operation".into())),
+            Stmt::Mma { .. } => return Err(CpuError::no("matrix product".into())),
             Stmt::Machine(_) | Stmt::Roles { .. } => {
                 return Err(CpuError::no("operation of another machine".into()));
             }

@@ -194,7 +194,8 @@ pub(super) fn variance(kernel: &Kernel) -> (Vec<bool>, Vec<bool>) {
                     let leaves = self.leaves(body);
                     self.block(body, divergent || leaves);
                 }
-                Stmt::Machine(_)
+                Stmt::Mma { .. }
+                | Stmt::Machine(_)
                 | Stmt::Roles { .. }
                 | Stmt::Store { .. }
                 | Stmt::Barrier(..)

@@ -14,7 +14,7 @@ use iron_ir::types::{Scalar, Type};
 use crate::c;
 use crate::c::analysis::SWIZZLE_BYTES;
 use crate::c::dialect::{ArrayDeclaration, Context, Dialect, MachineNames, Memory, Printed, Role};
-use crate::c::expr::Expr;
+use crate::c::expr::{Expr, Level};
 use crate::c::nvidia_amd as shared;
 use crate::c::ops::Ops;
 use crate::error::LowerError;
@@ -304,6 +304,22 @@ impl Dialect for Cuda {
         Some("__dp4a")
     }
 
+    fn mma(&self, ops: &mut Ops<'_>, scalar: Scalar, operands: &[Expr]) -> Printed {
+        let ty = match scalar {
+            Scalar::F16 => "f16",
+            _ => "bf16",
+        };
+        let name = format!("mma_16x8x16_{ty}");
+        ops.helpers.require(&name, || mma_helper(&name, ty));
+        let (factors, sum) = operands.split_at(operands.len().min(3));
+        let mut arguments: Vec<Expr> = factors
+            .iter()
+            .map(|factor| Expr::primary(format!("{}.words", factor.at(Level::Primary))))
+            .collect();
+        arguments.extend(sum.iter().cloned());
+        Ok(Expr::call(&name, &arguments))
+    }
+
     fn mul_high(&self, scalar: Scalar) -> &'static str {
         shared::mul_high(scalar)
     }
@@ -449,6 +465,23 @@ impl Dialect for Cuda {
     fn signature(&self, context: &Context<'_>, _used: &[(BuiltinOp, u8)]) -> String {
         shared::signature(context)
     }
+}
+
+/// The matrix product of a warp (PTX ISA 7.0, sm_80: `mma.m16n8k16`). The instruction wants of a
+/// thread columns `2 t`, `2 t + 1`, `2 t + 8` and `2 t + 9`, but which 16 columns of `a` meet
+/// which rows of `b` is all the same.
+fn mma_helper(name: &str, ty: &str) -> String {
+    format!(
+        "// Adds 16 by 16 elements times 16 by 8, spread over a warp.\n\
+         #ifndef IRON_MMA_BY_HOST\n\
+         __device__ inline float4 {name}(uint2 low, uint2 high, uint2 b, float4 sum) {{\n    \
+         asm volatile(\n        \
+         \"mma.sync.aligned.m16n8k16.row.col.f32.{ty}.{ty}.f32 \"\n        \
+         \"{{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};\"\n        \
+         : \"+f\"(sum.x), \"+f\"(sum.y), \"+f\"(sum.z), \"+f\"(sum.w)\n        \
+         : \"r\"(low.x), \"r\"(high.x), \"r\"(low.y), \"r\"(high.y), \"r\"(b.x), \"r\"(b.y)\n    \
+         );\n    return sum;\n}}\n#endif"
+    )
 }
 
 /// Waits until the launches before are done and their writes are visible.

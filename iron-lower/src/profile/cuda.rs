@@ -66,6 +66,7 @@ fn profile(
             subgroup_size: Some(32),
             shared_bytes_limit: shared_bytes,
             has_dot4: true,
+            has_mma: true,
             tile_route: match name {
                 "sm_90a" => TileRoute::Warpgroup,
                 _ => TileRoute::Loops,

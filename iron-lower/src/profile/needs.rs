@@ -69,6 +69,7 @@ pub fn needs(kernel: &Kernel) -> Vec<Need> {
             | Stmt::Store { .. }
             | Stmt::Barrier(BarrierScope::Workgroup | BarrierScope::Launch, _)
             | Stmt::Group { .. }
+            | Stmt::Mma { .. }
             | Stmt::Machine(_)
             | Stmt::Roles { .. }
             | Stmt::CheckIndex { .. }

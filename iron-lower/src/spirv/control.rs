@@ -119,6 +119,7 @@ impl Emitter<'_> {
                 self.not_legalised(format!("the workgroup operation `{}`", op.name()))
             }
             Stmt::Tile(_) => self.not_legalised("a tile operation"),
+            Stmt::Mma { .. } => self.not_legalised("a matrix product"),
             Stmt::Machine(_) | Stmt::Roles { .. } => {
                 self.not_legalised("an operation of another machine")
             }

@@ -140,6 +140,7 @@ impl Emitter<'_> {
                 Stmt::Set(..)
                 | Stmt::Barrier(..)
                 | Stmt::Group { .. }
+                | Stmt::Mma { .. }
                 | Stmt::If { .. }
                 | Stmt::For { .. }
                 | Stmt::Loop { .. }

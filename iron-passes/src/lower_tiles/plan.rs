@@ -193,6 +193,7 @@ impl Plan {
                 | Stmt::Barrier(..)
                 | Stmt::Subgroup { .. }
                 | Stmt::Group { .. }
+                | Stmt::Mma { .. }
                 | Stmt::Machine(_)
                 | Stmt::Roles { .. }
                 | Stmt::Return => return None,

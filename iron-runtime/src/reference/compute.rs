@@ -399,6 +399,49 @@ impl Machine<'_> {
         Ok(())
     }
 
+    /// Runs a matrix product of each 32 threads.
+    pub(super) fn mma(&mut self, inst: &Inst, span: Span) -> Result<(), Fault> {
+        let Inst::Mma {
+            scalar,
+            dst,
+            a,
+            b,
+            sum,
+        } = *inst
+        else {
+            return Ok(());
+        };
+        let threads = self.threads as usize;
+        let float = |row: u32, k: u32, t: usize| {
+            let bits = self.regs[self.at(row + k) + t];
+            let wide = scalar::convert(scalar, Scalar::F32, bits);
+            wide.map(|bits| f32::from_bits(bits as u32))
+        };
+        let mut sums = Vec::with_capacity(4 * threads);
+        for t in 0..threads {
+            let (unit, lane) = (t - t % 32, t % 32);
+            for i in 0..4 {
+                let mut total = f32::from_bits(self.regs[self.at(sum + i) + t] as u32);
+                let column = 2 * (lane % 4) + i as usize % 2;
+                for k in 0..16u32 {
+                    let quarter = (k / 4) as usize;
+                    let x = float(a[i as usize / 2], k % 4, unit + lane / 4 * 4 + quarter);
+                    let y = float(b, k % 4, unit + column * 4 + quarter);
+                    let (Some(x), Some(y)) = (x, y) else {
+                        return self.known(false, span, || format!("matrix product of {scalar}"));
+                    };
+                    total = x.mul_add(y, total);
+                }
+                sums.push(total);
+            }
+        }
+        for (i, total) in sums.into_iter().enumerate() {
+            let at = self.at(dst + i as u32 % 4) + i / 4;
+            self.regs[at] = u64::from(total.to_bits());
+        }
+        Ok(())
+    }
+
     /// Runs a collective of the workgroup.
     pub(super) fn group(&mut self, inst: &Inst, span: Span) -> Result<(), Fault> {
         let Inst::Group {

@@ -211,6 +211,15 @@ impl Machine<'_> {
             } if scalar.is_float() => {
                 self.trace_collective(scalar, dst, a, lanes, site);
             }
+            Inst::Mma {
+                scalar,
+                dst,
+                a: [low, high],
+                b,
+                sum,
+            } => {
+                self.trace_mma(scalar, dst, [low, high, b], sum, site);
+            }
             _ => {}
         }
     }
@@ -322,6 +331,35 @@ impl Machine<'_> {
         }
     }
 
+    /// Sums of a matrix product come from its factors where one of those is not finite.
+    fn trace_mma(&mut self, scalar: Scalar, dst: Row, factors: [Row; 3], sum: Row, site: Pc) {
+        let threads = self.threads as usize;
+        for unit in (0..threads).step_by(32) {
+            let cells = (unit..unit + 32).flat_map(|t| {
+                let rows = factors.into_iter().flat_map(|row| row..row + 4);
+                rows.map(move |row| (row, t))
+            });
+            let odd = |&(row, t): &(Row, usize)| {
+                kind_of(scalar, self.regs[self.at(row) + t]) != Kind::Finite
+            };
+            let from = cells.filter(odd).find_map(|cell| {
+                let known = self.origins.registers.get(&cell).cloned();
+                known.or(Some(Origin::WentIn))
+            });
+            for (lane, t) in (0..4).flat_map(|lane| (unit..unit + 32).map(move |t| (lane, t))) {
+                let result = (dst + lane, t);
+                let is_finite =
+                    kind_of(Scalar::F32, self.regs[self.at(result.0) + t]) == Kind::Finite;
+                match &from {
+                    Some(origin) if !is_finite => {
+                        put(&mut self.origins.registers, result, Some(origin.clone()));
+                    }
+                    _ => self.derive(Scalar::F32, Scalar::F32, result, &[(sum + lane, t)], site),
+                }
+            }
+        }
+    }
+
     /// Where a result comes from, by its operands.
     fn derive(
         &mut self,
@@ -426,6 +464,7 @@ impl Machine<'_> {
             }
             Inst::Group { .. } => "a workgroup operation".into(),
             Inst::Subgroup { .. } => "a subgroup operation".into(),
+            Inst::Mma { .. } => "a matrix product".into(),
             _ => "an operation on a vector".into(),
         }
     }

@@ -308,6 +308,13 @@ impl<'a> Machine<'a> {
                         self.join_workgroup();
                     }
                 }
+                Inst::Mma { .. } => {
+                    if !self.mask.is_empty() {
+                        self.require_all(span, "matrix product")?;
+                        self.mma(inst, span)?;
+                        self.join_workgroup();
+                    }
+                }
                 Inst::CheckIndex { dst, index, bound } => {
                     let (d, i, b) = (self.at(*dst), self.at(*index), self.at(*bound));
                     let regs = &mut self.regs;

@@ -182,6 +182,14 @@ pub(super) enum Inst {
     Break,
     Continue,
     Return,
+    /// Rows of the two parts of `a`, of `b` and of what is added to.
+    Mma {
+        scalar: Scalar,
+        dst: Row,
+        a: [Row; 2],
+        b: Row,
+        sum: Row,
+    },
     Tile(TileStmt),
     Map {
         to: Tile,
@@ -401,6 +409,16 @@ impl Flattener<'_> {
                     a: self.row(*value),
                     lanes: ty.lanes,
                     argument: argument.map(|v| self.row(v)),
+                };
+                self.emit(inst, span);
+            }
+            Stmt::Mma { result, a, b, sum } => {
+                let inst = Inst::Mma {
+                    scalar: self.kernel.ty(*b).scalar,
+                    dst: self.row(*result),
+                    a: a.map(|v| self.row(v)),
+                    b: self.row(*b),
+                    sum: self.row(*sum),
                 };
                 self.emit(inst, span);
             }

@@ -71,6 +71,36 @@ inline unsigned int __ballot_sync(unsigned int lanes, int value, unsigned int li
   return (unsigned int)iron_emulated::ballot(value != 0, lanes, line);
 }
 
+// PTX `mma.m16n8k16`, with the sums in order.
+#define IRON_MMA_BY_HOST
+namespace iron_emulated {
+template <class Value>
+inline float4 mma(uint2 low, uint2 high, uint2 b, float4 sum, unsigned int line, Value value) {
+  const unsigned int own = threadIdx.x % 32u, row = own / 4u, pair = own % 4u;
+  const auto of_lane = [&](uint2 words, unsigned int lane, float* out) {
+    const unsigned long long mine = (unsigned long long)words.y << 32 | words.x;
+    const unsigned long long all = shuffle(mine, lane, 0xffffffffu, line);
+    for (int i = 0; i < 4; i++) out[i] = value((unsigned short)(all >> (16 * i)));
+  };
+  float* const sums[4] = {&sum.x, &sum.y, &sum.z, &sum.w};
+  for (unsigned int quarter = 0; quarter < 4u; quarter++) {
+    float rows[2][4], columns[2][4];
+    of_lane(low, 4u * row + quarter, rows[0]);
+    of_lane(high, 4u * row + quarter, rows[1]);
+    for (unsigned int c = 0; c < 2u; c++) of_lane(b, 4u * (2u * pair + c) + quarter, columns[c]);
+    for (int i = 0; i < 4; i++)
+      for (int k = 0; k < 4; k++) *sums[i] = fmaf(rows[i / 2][k], columns[i % 2][k], *sums[i]);
+  }
+  return sum;
+}
+}  // namespace iron_emulated
+inline float4 mma_16x8x16_bf16(uint2 low, uint2 high, uint2 b, float4 sum, unsigned int line = __builtin_LINE()) {
+  return iron_emulated::mma(low, high, b, sum, line, [](unsigned short x) { return iron_emulated::bfloat_value(x); });
+}
+inline float4 mma_16x8x16_f16(uint2 low, uint2 high, uint2 b, float4 sum, unsigned int line = __builtin_LINE()) {
+  return iron_emulated::mma(low, high, b, sum, line, [](unsigned short x) { return iron_emulated::half_value(x); });
+}
+
 // `asm volatile(…)`: the texts' only statements of this form are `griddepcontrol`, which orders
 // launches. Launches run one after the other here, so it does nothing. Any other instruction is
 // refused before a text is compiled.
