@@ -7,6 +7,7 @@ pub mod affine;
 pub mod affine_q8;
 pub mod attention;
 pub mod decode;
+pub mod delta;
 pub mod elementwise;
 pub mod experts;
 pub mod grouped_attention;

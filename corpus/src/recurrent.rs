@@ -274,20 +274,20 @@ pub fn state_space<T: Float, const STATE: u32>(
 const RUNS: [&[u64]; 4] = [&[1], &[1, 1, 1], &[5], &[7, 1, 2]];
 
 /// Starts of segments of the lengths given.
-fn starts(runs: &'static [u64]) -> impl Into<Generator> {
+pub(crate) fn starts(runs: &'static [u64]) -> impl Into<Generator> {
     ints(0, 1).map(move |i, _| runs[..i].iter().sum::<u64>() as i64)
 }
 
 /// Slots: segment `s` continues `2 s` and leaves `2 s + 1`.
-fn slots(runs: &'static [u64]) -> u64 {
+pub(crate) fn slots(runs: &'static [u64]) -> u64 {
     2 * runs.len() as u64 + 1
 }
 
-fn source() -> impl Into<Generator> {
+pub(crate) fn source() -> impl Into<Generator> {
     ints(0, 1).map(|s, _| 2 * s as i64)
 }
 
-fn target() -> impl Into<Generator> {
+pub(crate) fn target() -> impl Into<Generator> {
     ints(0, 1).map(|s, _| 2 * s as i64 + 1)
 }
 
@@ -447,6 +447,63 @@ fn delta_gates_match_f64(t: &mut Cases) {
     }
 }
 
+/// The gated delta rule in f64, as it is written. Tensors are those of [`gated_delta`].
+pub(crate) struct Rule<'a> {
+    pub q: &'a [f64],
+    pub k: &'a [f64],
+    pub v: &'a [f64],
+    pub decay: &'a [f64],
+    pub strength: &'a [f64],
+    pub states: &'a [f64],
+    pub runs: &'a [u64],
+    /// Of keys, of values.
+    pub heads: [usize; 2],
+    /// Elements of a key, of a value.
+    pub sizes: [usize; 2],
+}
+
+impl Rule<'_> {
+    /// The states and the rows' outputs.
+    pub fn run(&self) -> (Vec<f64>, Vec<f64>) {
+        let ([key_heads, value_heads], [size, value_dim]) = (self.heads, self.sizes);
+        let rows = self.runs.iter().sum::<u64>() as usize;
+        let mut states = self.states.to_vec();
+        let mut y = vec![0.0; rows * value_heads * value_dim];
+        for head in 0..value_heads {
+            let key_head = head / (value_heads / key_heads);
+            let mut row = 0;
+            for (segment, run) in self.runs.iter().enumerate() {
+                let at =
+                    |slot: usize, j: usize| ((slot * value_heads + head) * value_dim + j) * size;
+                let mut s: Vec<Vec<f64>> = (0..value_dim)
+                    .map(|j| self.states[at(2 * segment, j)..][..size].to_vec())
+                    .collect();
+                for _ in 0..*run {
+                    let cell = row * value_heads + head;
+                    let key = (row * key_heads + key_head) * size;
+                    let (q, k) = (&self.q[key..][..size], &self.k[key..][..size]);
+                    for (j, column) in s.iter_mut().enumerate() {
+                        column.iter_mut().for_each(|s| *s *= self.decay[cell]);
+                        let dot = |a: &[f64], b: &[f64]| -> f64 {
+                            a.iter().zip(b).map(|(a, b)| a * b).sum()
+                        };
+                        let error = self.v[cell * value_dim + j] - dot(column, k);
+                        for (s, k) in column.iter_mut().zip(k) {
+                            *s += k * error * self.strength[cell];
+                        }
+                        y[cell * value_dim + j] = dot(column, q);
+                    }
+                    row += 1;
+                }
+                for (j, column) in s.iter().enumerate() {
+                    states[at(2 * segment + 1, j)..][..size].copy_from_slice(column);
+                }
+            }
+        }
+        (states, y)
+    }
+}
+
 #[test_kernel(gated_delta)]
 fn gated_delta_matches_f64(t: &mut Cases) {
     let size = t.constant("KEY_DIM") as u64;
@@ -474,42 +531,18 @@ fn gated_delta_matches_f64(t: &mut Cases) {
         .output("y", [rows, value_heads, value_dim])
         .bound(Bound::relative(2e-5).absolute(2e-5))
         .expect(move |inputs, out| {
-            let [size, value_dim] = [size, value_dim].map(|n| n as usize);
-            let [key_heads, value_heads] = [key_heads, value_heads].map(|n| n as usize);
-            let mut states = inputs["states"].to_vec();
-            let mut y = vec![0.0; rows as usize * value_heads * value_dim];
-            for head in 0..value_heads {
-                let key_head = head / (value_heads / key_heads);
-                let mut row = 0;
-                for (segment, run) in runs.iter().enumerate() {
-                    let at = |slot: usize, j: usize| {
-                        ((slot * value_heads + head) * value_dim + j) * size
-                    };
-                    let mut s: Vec<Vec<f64>> = (0..value_dim)
-                        .map(|j| inputs["states"][at(2 * segment, j)..][..size].to_vec())
-                        .collect();
-                    for _ in 0..*run {
-                        let cell = row * value_heads + head;
-                        let key = (row * key_heads + key_head) * size;
-                        let (q, k) = (&inputs["q"][key..][..size], &inputs["k"][key..][..size]);
-                        for (j, column) in s.iter_mut().enumerate() {
-                            column.iter_mut().for_each(|s| *s *= inputs["decay"][cell]);
-                            let dot = |a: &[f64], b: &[f64]| -> f64 {
-                                a.iter().zip(b).map(|(a, b)| a * b).sum()
-                            };
-                            let error = inputs["v"][cell * value_dim + j] - dot(column, k);
-                            for (s, k) in column.iter_mut().zip(k) {
-                                *s += k * error * inputs["strength"][cell];
-                            }
-                            y[cell * value_dim + j] = dot(column, q);
-                        }
-                        row += 1;
-                    }
-                    for (j, column) in s.iter().enumerate() {
-                        states[at(2 * segment + 1, j)..][..size].copy_from_slice(column);
-                    }
-                }
+            let (states, y) = Rule {
+                q: &inputs["q"],
+                k: &inputs["k"],
+                v: &inputs["v"],
+                decay: &inputs["decay"],
+                strength: &inputs["strength"],
+                states: &inputs["states"],
+                runs,
+                heads: [key_heads, value_heads].map(|n| n as usize),
+                sizes: [size, value_dim].map(|n| n as usize),
             }
+            .run();
             out.set("states", states);
             out.set("y", y);
         });
@@ -541,6 +574,35 @@ fn gated_delta_of_a_token(b: &mut Benches) {
         )
         .output("y", [rows, value_heads, value_dim])
         .bytes(2 * 4 * rows * state);
+    }
+}
+
+/// One segment, for [`crate::delta`] to be compared with.
+#[bench_kernel(gated_delta)]
+fn gated_delta_of_a_prompt(b: &mut Benches) {
+    let size = b.constant("KEY_DIM") as u64;
+    let (rows, key_heads, value_dim) = (2048, 16, 128);
+    for value_heads in [32, 48] {
+        let state = value_heads * value_dim * size;
+        b.bench(format!(
+            "{rows} rows, {value_heads}/{key_heads} heads of {value_dim}"
+        ))
+        .input("q", [rows, key_heads, size], normal(0.0, 0.1))
+        .input("k", [rows, key_heads, size], normal(0.0, 0.1))
+        .input("v", [rows, value_heads, value_dim], normal(0.0, 1.0))
+        .input("decay", [rows, value_heads], uniform(0.5, 1.0))
+        .input("strength", [rows, value_heads], uniform(0.0, 1.0))
+        .input("starts", [2], starts(&[2048]))
+        .input("from", [1], source())
+        .input("to", [1], target())
+        .inout(
+            "states",
+            [2, value_heads, value_dim, size],
+            normal(0.0, 1.0),
+        )
+        .output("y", [rows, value_heads, value_dim])
+        .bytes(2 * 4 * state)
+        .flops(8 * rows * state);
     }
 }
 

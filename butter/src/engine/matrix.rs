@@ -264,6 +264,8 @@ pub enum Family {
     Attention,
     /// `decode`.
     Decode,
+    /// `delta`.
+    Delta,
     /// `elementwise`.
     Elementwise,
     /// `grouped_attention`.
@@ -302,6 +304,7 @@ impl Family {
             Family::AffineQ8 => "iron_corpus::affine_q8",
             Family::Attention => "iron_corpus::attention",
             Family::Decode => "iron_corpus::decode",
+            Family::Delta => "iron_corpus::delta",
             Family::Elementwise => "iron_corpus::elementwise",
             Family::GroupedAttention => "iron_corpus::grouped_attention",
             Family::Latent => "iron_corpus::latent",

@@ -7,6 +7,7 @@ use iron_runtime::{Backend, Device, Tensor};
 
 use super::matrix::{Family, Matrix, failed, upload_dense, upload_vector};
 use super::plan::{Activation, Planner};
+use super::route::has_tiles;
 use super::state::CacheShape;
 use super::step::{HeldState, Segments, StepContext};
 use crate::config::{GatedDelta, Mamba2, ShortConvolution};
@@ -125,6 +126,32 @@ fn segments_of<'s>(step: &'s StepContext<'_>) -> Result<&'s Segments, ModelError
     step.segments.as_ref().ok_or_else(missing)
 }
 
+/// Rows of a chunk of a prompt, of at least [`super::route::PROMPT_ROWS`] rows: as many as suit
+/// matrix units, or fit everywhere. `None` where there is no such kernel, and on a processor,
+/// which is faster row after row.
+fn chunk_rows(device: &dyn Device, dtype: Scalar, config: &GatedDelta) -> Option<u64> {
+    match config.key_head_dim {
+        _ if device.backend() == Backend::Cpu || !config.value_head_dim.is_multiple_of(8) => None,
+        128 if has_tiles(device, dtype) => Some(64),
+        32 | 128 => Some(16),
+        _ => None,
+    }
+}
+
+/// What the gated delta rule takes of the rows of a step.
+struct DeltaRows {
+    /// `[rows, key_heads, key_head_dim]`, normalised and scaled.
+    query: Activation,
+    /// As `query`, normalised.
+    key: Activation,
+    /// `[rows, value_heads, value_head_dim]`.
+    value: Activation,
+    /// `[rows, value_heads]`, f32.
+    decay: Activation,
+    /// As `decay`.
+    strength: Activation,
+}
+
 /// A gated delta net: weights, and the states of all sequences.
 pub struct GatedDeltaBlock {
     config: GatedDelta,
@@ -140,6 +167,8 @@ pub struct GatedDeltaBlock {
     state: RecurrentState,
     /// Threads that share a row of a state.
     lanes: u32,
+    /// Rows of a chunk of a prompt; `None` where rows go one after the other.
+    chunk: Option<u64>,
 }
 
 impl GatedDeltaBlock {
@@ -166,6 +195,7 @@ impl GatedDeltaBlock {
         };
         Ok(Self {
             lanes,
+            chunk: chunk_rows(&**device, dtype, config),
             query_key_value: matrix(&weights.query_key_value)?,
             gate: matrix(&weights.gate)?,
             beta: matrix(&weights.beta)?,
@@ -228,25 +258,119 @@ impl GatedDeltaBlock {
         ];
         planner.launch(Family::Recurrent, "delta_gates", "", operands);
 
-        let read = planner.activation(value.shape());
+        let rows = DeltaRows {
+            query,
+            key,
+            value,
+            decay,
+            strength,
+        };
+        let read = match self.chunk.filter(|_| step.key.is_prompt) {
+            Some(chunk) => self.by_chunks(planner, segments, &rows, chunk),
+            None => self.row_by_row(planner, segments, &rows),
+        };
+        let heads = read.rows_of(config.value_head_dim as u64);
+        let normed = planner.normed(&heads, &self.norm, step.norm_eps);
+        let gated = planner.activated(crate::config::Activation::Silu, &gate, &normed);
+        Ok(planner.projected(&self.output, &gated))
+    }
+
+    /// The rule row after row; gives what the rows read of the state.
+    fn row_by_row(
+        &self,
+        planner: &mut Planner,
+        segments: &Segments,
+        rows: &DeltaRows,
+    ) -> Activation {
+        let read = planner.activation(rows.value.shape());
         let operands = [
-            (&query).into(),
-            (&key).into(),
-            (&value).into(),
-            (&decay).into(),
-            (&strength).into(),
+            (&rows.query).into(),
+            (&rows.key).into(),
+            (&rows.value).into(),
+            (&rows.decay).into(),
+            (&rows.strength).into(),
             (&segments.starts).into(),
             (&segments.from).into(),
             (&segments.to).into(),
             (&self.state.states).into(),
             (&read).into(),
         ];
+        let key_dim = self.config.key_head_dim;
         let suffix = format!("-KEY_DIM={key_dim}-LANES={}", self.lanes);
         planner.launch(Family::Recurrent, "gated_delta", &suffix, operands);
-        let heads = read.rows_of(config.value_head_dim as u64);
-        let normed = planner.normed(&heads, &self.norm, step.norm_eps);
-        let gated = planner.activated(crate::config::Activation::Silu, &gate, &normed);
-        Ok(planner.projected(&self.output, &gated))
+        read
+    }
+
+    /// The same by chunks of `chunk` rows; see the corpus's `delta` module.
+    fn by_chunks(
+        &self,
+        planner: &mut Planner,
+        segments: &Segments,
+        rows: &DeltaRows,
+        chunk: u64,
+    ) -> Activation {
+        let config = &self.config;
+        let [key_heads, value_heads, value_dim] = [
+            config.key_head_count,
+            config.value_head_count,
+            config.value_head_dim,
+        ]
+        .map(|extent| extent as u64);
+        let chunks = rows.value.shape()[0] / chunk + segments.from.elements();
+        let [query, key, value] = [&rows.query, &rows.key, &rows.value].map(Activation::transposed);
+        let suffix = format!("-CHUNK={chunk}");
+
+        let of_heads = [chunks, key_heads, chunk, chunk];
+        let [of_keys, of_queries] = [0, 1].map(|_| planner.activation_of(Scalar::F32, &of_heads));
+        let operands = [
+            (&query).into(),
+            (&key).into(),
+            (&segments.starts).into(),
+            (&of_keys).into(),
+            (&of_queries).into(),
+        ];
+        planner.launch(Family::Delta, "delta_products", &suffix, operands);
+
+        let of_heads = [chunks, value_heads, chunk, chunk];
+        let [inverse, weights] = [0, 1].map(|_| planner.activation(&of_heads));
+        let kept = planner.activation_of(Scalar::F32, &[chunks, value_heads, 2, chunk]);
+        let operands = [
+            (&of_keys).into(),
+            (&of_queries).into(),
+            (&rows.decay).into(),
+            (&rows.strength).into(),
+            (&segments.starts).into(),
+            (&inverse).into(),
+            (&weights).into(),
+            (&kept).into(),
+        ];
+        planner.launch(Family::Delta, "delta_inverse", &suffix, operands);
+
+        let by_chunk = planner.activation(&[chunks, value_heads, value_dim, chunk]);
+        let operands = [
+            (&query).into(),
+            (&key).into(),
+            (&value).into(),
+            (&inverse).into(),
+            (&weights).into(),
+            (&kept).into(),
+            (&segments.starts).into(),
+            (&segments.from).into(),
+            (&segments.to).into(),
+            (&self.state.states).into(),
+            (&by_chunk).into(),
+        ];
+        let instance = format!("-KEY_DIM={}{suffix}", config.key_head_dim);
+        planner.launch(Family::Delta, "delta_chunks", &instance, operands);
+
+        let read = planner.activation(rows.value.shape());
+        let operands = [
+            (&by_chunk).into(),
+            (&segments.starts).into(),
+            (&read).into(),
+        ];
+        planner.launch(Family::Delta, "delta_rows", &suffix, operands);
+        read
     }
 
     /// The states and the convolution's history.
