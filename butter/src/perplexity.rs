@@ -327,7 +327,7 @@ mod tests {
             place,
             token: 0,
             kl: (101 - place) as f64,
-            top: u32::from(place % 4 == 0),
+            top: u32::from(place.is_multiple_of(4)),
             reference_top: 0,
             logprob: -2.0,
             reference_logprob: -1.0,

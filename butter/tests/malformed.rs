@@ -246,7 +246,7 @@ fn a_config_with_a_wrong_value_is_refused_by_its_key() {
                     let mut changed = config.clone();
                     *changed.pointer_mut(&pointer).expect("there") = wrong.clone();
                     fs::write(&path, changed.to_string()).expect("written");
-                    let words = [key, ".weight", ".bias"];
+                    let words = [key, ".weight", ".bias", "tensor model.layers."];
                     let case = format!("{family} {file} {pointer} = {wrong}");
                     let plausible =
                         is_plausible(key, config.pointer(&pointer).expect("there"), &wrong);

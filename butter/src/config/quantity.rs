@@ -50,14 +50,15 @@ quantities! {
     VALUES = "values": "attention_k_eq_v";
     ROTARY = "rotary size": "partial_rotary_factor", "rope_parameters.partial_rotary_factor",
         "rope_scaling.partial_rotary_factor", "rope_parameters.full_attention.partial_rotary_factor",
-        "rope_parameters.sliding_attention.partial_rotary_factor", "head_dim", "hidden_size",
+        "rope_parameters.sliding_attention.partial_rotary_factor", "head_dim", "global_head_dim",
+        "hidden_size",
         "num_attention_heads", "rope.dimension_count", "attention.key_length",
         "embedding_length", "attention.head_count";
     ROPE_BASE = "RoPE base": "rope_theta", "rope_local_base_freq", "rope_parameters.rope_theta",
         "rope_scaling.rope_theta", "rope_parameters.full_attention.rope_theta",
         "rope_parameters.sliding_attention.rope_theta", "rope.freq_base", "rope.freq_base_swa";
     DELTA_KEY_HEADS = "key head count": "linear_num_key_heads";
-    DELTA_VALUE_HEADS = "value head count": "linear_num_value_heads";
+    DELTA_VALUE_HEADS = "value head count": "linear_num_value_heads", "linear_num_key_heads";
     DELTA_KEY_SIZE = "key head size": "linear_key_head_dim";
     DELTA_VALUE_SIZE = "value head size": "linear_value_head_dim";
     DELTA_HEADS = "heads": "linear_num_key_heads", "linear_key_head_dim", "linear_num_value_heads",
@@ -69,13 +70,14 @@ quantities! {
     STATE_HEADS = "state-space head count": "mamba_n_heads", "mamba_num_heads";
     STATE_HEAD_SIZE = "state-space head size": "mamba_d_head", "mamba_head_dim", "mamba_d_ssm";
     STATE = "state size": "mamba_d_state", "ssm_state_size";
-    STATE_GROUPS = "state group count": "mamba_n_groups", "n_groups";
+    STATE_GROUPS = "state group count": "mamba_n_groups", "n_groups", "mamba_n_heads",
+        "mamba_num_heads";
     STATE_ALL = "heads": "mamba_n_heads", "mamba_num_heads", "mamba_d_head", "mamba_head_dim",
         "mamba_n_groups", "n_groups", "mamba_d_state", "ssm_state_size";
     NORM_GROUPS = "norm group count": "mamba_n_groups", "n_groups";
     TIME_STEPS = "time step limits": "time_step_limit";
     FEED_FORWARD = "feed-forward size": "intermediate_size", "shared_intermediate_size",
-        "block_ff_dim", "feed_forward_length";
+        "block_ff_dim", "block_multiple_of", "block_ffn_dim_multiplier", "feed_forward_length";
     EXPERTS = "expert count": "num_experts", "num_local_experts", "n_routed_experts";
     CHOSEN = "experts a token": "num_experts_per_tok", "experts_per_token", "num_experts",
         "num_local_experts", "n_routed_experts", "n_group", "topk_group";
