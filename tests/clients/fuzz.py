@@ -26,7 +26,7 @@ SEED = int(os.environ.get("SEED", "1"))
 ADDRESS = urllib.parse.urlparse(URL)
 WORKERS = 8
 # Seconds that an answer may take on a machine with other work.
-PATIENCE = 240
+PATIENCE = 590
 ROUTES = ["/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"]
 NUMBERS = [0, -1, 1, 2, 3, 7, 20, 21, 128, 255, 256, 257, 511, 512, 1 << 31, 1 << 32, (1 << 53) + 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1,
            1 << 64, 10 ** 40, -(1 << 63), -(1 << 70), 0.0, -0.0, 0.5, 1.5, -1e-300, 1e-300, 1e16, 1e300, 1e308, -1e308]

@@ -42,10 +42,10 @@ def run(command, **options):
 class Served:
     """`butter serve` in a process of its own."""
 
-    def __init__(self, model, binary, reuse):
+    def __init__(self, model, binary, reuse, longest):
         command = [binary, "serve", "--model", model, "--port", "0"]
         command += ["--served-name", NAME, "--chat-template", str(HERE / "chat_with_tools.jinja")]
-        command += ["--max-running", "16", "--cache-tokens", "8192", "--max-positions", "2048", "--prefix-reuse", reuse]
+        command += ["--max-running", "16", "--cache-tokens", "8192", "--max-positions", str(longest), "--prefix-reuse", reuse]
         command += ["--default-max-tokens", "256"]
         environment = dict(os.environ, BUTTER_API_KEYS=KEY, BUTTER_LOG="warn")
         self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
@@ -185,10 +185,10 @@ def main():
     if not arguments.binary:
         subprocess.run(["cargo", "build", "--quiet", "--package", "butter"], cwd=ROOT, check=True)
     folder = tempfile.TemporaryDirectory()
-    model = arguments.model
+    model, longest = arguments.model, 2048
     if model.startswith("tiny:"):
-        model = tiny(model.removeprefix("tiny:"), pathlib.Path(folder.name))
-    served = Served(model, arguments.binary or TARGET / "debug" / "butter", arguments.reuse)
+        model, longest = tiny(model.removeprefix("tiny:"), pathlib.Path(folder.name)), 512
+    served = Served(model, arguments.binary or TARGET / "debug" / "butter", arguments.reuse, longest)
     failed, missing = [], []
     try:
         for name in arguments.only.split(","):
