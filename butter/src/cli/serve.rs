@@ -8,7 +8,7 @@ use clap::Args;
 use super::{Backend, CommandError, RunArguments, open_device};
 use crate::chat::ChatTemplate;
 use crate::checkpoint::{Checkpoint, LoadError};
-use crate::engine::{DeviceModel, EngineOptions, MemoryPlan};
+use crate::engine::{DeviceModel, EngineOptions, MemoryPlan, Route};
 use crate::model::Model;
 use crate::scheduler::{PrefixReuse, SchedulerOptions, SchedulerThread};
 use crate::serve::Server;
@@ -90,7 +90,9 @@ fn load(run: &RunArguments, options: &ServeOptions) -> Result<Engine, CommandErr
     let backend = run.backend;
     let make = move || {
         let device = open_device(backend)?;
-        let model = DeviceModel::load(device, &checkpoint, engine_options)?;
+        let route = Route::of_many(&*device, engine_options.dtype);
+        let mut model = DeviceModel::load(device, &checkpoint, engine_options)?;
+        model.set_route(route)?;
         Ok(Box::new(model) as Box<dyn Model>)
     };
     let scheduler = SchedulerThread::start(make, scheduler_options, options.max_queued)?;
