@@ -7,7 +7,8 @@ use iron_ir::Scalar;
 use iron_ir::prelude::*;
 use iron_ir::testing::{Benches, Cases};
 
-use crate::attention::{MOST_POSITIONS, capped, decode_cases, split_of};
+use crate::attention::{MOST_POSITIONS, capped, split_of};
+use crate::attention_cases::decode_cases;
 use crate::grouped_attention::decode_bench;
 
 /// Threads of a workgroup.

@@ -11,7 +11,7 @@ use super::{ActivationType, Backend, CommandError, open_device, route_of, write_
 use crate::bench::{BenchPlan, BenchReport};
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
-use crate::engine::{DeviceModel, EngineOptions};
+use crate::engine::{DeviceModel, EngineOptions, Route};
 use crate::shapes::{self, SHAPES, Shape};
 use crate::weights::ModelWeights;
 
@@ -28,12 +28,12 @@ pub(super) struct BenchArguments {
     /// Type of activations, cache and random weights.
     #[arg(long, value_enum, default_value_t = ActivationType::Bf16)]
     dtype: ActivationType,
-    /// Which kernels steps are made of: `rows`, `unfused`, `fused` or `batched`; the device's own
-    /// otherwise.
+    /// Which kernels steps are made of: `rows`, `unfused`, `fused` or `batched`; otherwise the
+    /// device's own, or the one that `butter serve` takes if a batch has several sequences.
     #[arg(long)]
     route: Option<String>,
-    /// Lengths of prompts to prefill.
-    #[arg(long, value_delimiter = ',', default_value = "512,2048", value_parser = count::<1, POSITIONS>)]
+    /// Lengths of prompts to prefill; 0: none.
+    #[arg(long, value_delimiter = ',', default_value = "512,2048", value_parser = count::<0, POSITIONS>)]
     prompts: Vec<usize>,
     /// Sequences that decode together.
     #[arg(long, value_delimiter = ',', default_value = "1", value_parser = count::<1, SEQUENCES>)]
@@ -109,9 +109,10 @@ pub(super) fn run(arguments: &BenchArguments) -> Result<(), CommandError> {
         cache_positions: plan.cache_positions(crate::engine::BLOCK_SIZE),
     };
     let mut model = DeviceModel::of_weights(device, &source.config, &source.weights, options)?;
-    if let Some(route) = route {
-        model.set_route(route)?;
-    }
+    let many = || Route::of_many(&**model.device(), options.dtype);
+    let own = || if batch > 1 { many() } else { model.route() };
+    let route = route.unwrap_or_else(own);
+    model.set_route(route)?;
     let load_seconds = start.elapsed().as_secs_f64();
     let (measurements, profiles) = plan.run(&mut model, &mut |what| {
         let _ = writeln!(std::io::stderr(), "butter: measuring {what}");
@@ -146,7 +147,7 @@ pub(super) fn run(arguments: &BenchArguments) -> Result<(), CommandError> {
 impl BenchArguments {
     fn plan(&self) -> BenchPlan {
         BenchPlan {
-            prompts: self.prompts.clone(),
+            prompts: self.prompts.iter().copied().filter(|&length| length > 0).collect(),
             batches: self.batches.clone(),
             contexts: self.contexts.clone(),
             tokens: self.tokens,

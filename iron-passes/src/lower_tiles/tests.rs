@@ -36,8 +36,8 @@ fn product(threads: u32, rows: u32, scalar: &str, extra: &str) -> String {
     )
 }
 
-fn lowered(text: &str) -> Kernel {
-    let legal = Legal {
+fn warpgroups() -> Legal {
+    Legal {
         tile_route: TileRoute::Warpgroup,
         subgroup_size: Some(32),
         linear_subgroups: true,
@@ -47,8 +47,11 @@ fn lowered(text: &str) -> Kernel {
         max_vector_lanes: 8,
         has_bf16_memory: true,
         ..Legal::PORTABLE
-    };
-    run(parse(text).unwrap(), &legal).unwrap()
+    }
+}
+
+fn lowered(text: &str) -> Kernel {
+    run(parse(text).unwrap(), &warpgroups()).unwrap()
 }
 
 #[test]
@@ -73,6 +76,29 @@ fn a_product_that_fits_is_divided_into_roles() {
         .collect();
     assert_eq!(maps.len(), 2);
     assert!(maps.iter().all(|at| at % 64 == 0), "{maps:?}");
+}
+
+/// The thread that copies waits for the launches before between its copies of what they do not
+/// write and of what they do; so does every other thread.
+#[test]
+fn a_dependent_product_waits_in_either_role() {
+    let text = product(128, 64, "bf16", "")
+        .replace("workgroup(128, 1, 1)", "workgroup(128, 1, 1) dependent")
+        .replace(
+            "    tile_load !b",
+            "    barrier launch shared_and_global\n    tile_load !b",
+        );
+    let legal = Legal {
+        has_dependent_launch: true,
+        ..warpgroups()
+    };
+    let text = print(&run(parse(&text).unwrap(), &legal).unwrap());
+    let copies: Vec<&str> = text.split("machine copy_panel").collect();
+    assert_eq!(copies.len(), 3, "{text}");
+    assert!(!copies[0].contains("barrier launch"), "{text}");
+    assert!(copies[1].contains("barrier launch"), "{text}");
+    // Copies by one thread, by all of the producer, and the consumers.
+    assert_eq!(text.matches("barrier launch").count(), 3, "{text}");
 }
 
 /// A tile of few rows is the beginning of a fragment: its products read 64, and what they make
