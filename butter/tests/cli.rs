@@ -152,7 +152,6 @@ fn hostile_values_are_refused_in_one_line_that_names_the_flag() {
         (&bench, "--batches", HUGE),
         (&bench, "--batches", "0"),
         (&bench, "--batches", "100000"),
-        (&bench, "--prompts", "0"),
         (&bench, "--chunk", HUGE),
         (&bench, "--chunk", "0"),
         (&bench, "--repetitions", "0"),
