@@ -29,23 +29,23 @@
 //!
 //! **Functions** are within a bound of the exact result, in units in the last place of `f32`, for
 //! every argument, on every target; `f16` and `bf16` results are those of `f32` rounded once
-//! more, within 1 unit of theirs. Where Vulkan drivers compute a function themselves, less exactly,
-//! that target has a bound of its own. A contract's `approximate` gives the target's fast forms,
-//! which have no common bound.
+//! more, within 1 unit of theirs. Where a target computes a function itself and less exactly, it has
+//! a bound of its own; `sqrt`, rounded once elsewhere, is within 1 on Vulkan. A contract's
+//! `approximate` gives the target's fast forms, which have no common bound.
 //!
-//! | function | bound in ULP | on Vulkan |
-//! |---|---|---|
-//! | `sqrt` | 0.5 | 0.5 |
-//! | `rsqrt` | 2 | 2 |
-//! | `exp` | 2 | 2 |
-//! | `exp2` | 2 | 2 |
-//! | `log` | 1.5 | 1.5 |
-//! | `log2` | 1.5 | 1.5 |
-//! | `sin` | 2.5 | 3 |
-//! | `cos` | 2.5 | 3 |
-//! | `tanh` | 2.5 | 2.5 |
-//! | `erf` | 2 | 2 |
-//! | `pow` | 9 | 16 |
+//! | function | bound in ULP | on CUDA | on Vulkan |
+//! |---|---|---|---|
+//! | `sqrt` | 0.5 | 0.5 | 1 |
+//! | `rsqrt` | 2 | 2 | 2 |
+//! | `exp` | 2 | 2 | 2 |
+//! | `exp2` | 2 | 2.5 | 2 |
+//! | `log` | 1.5 | 1.5 | 1.5 |
+//! | `log2` | 1.5 | 1.5 | 1.5 |
+//! | `sin` | 2.5 | 2.5 | 3 |
+//! | `cos` | 2.5 | 2.5 | 3 |
+//! | `tanh` | 2.5 | 2.5 | 2.5 |
+//! | `erf` | 2 | 2 | 2 |
+//! | `pow` | 9 | 9 | 16 |
 //!
 //! **Collectives** combine the values of the threads that are there by the tree of
 //! [`op::ReduceOp`], in the order of the thread's linear index; an element without a partner stays

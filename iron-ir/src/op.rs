@@ -41,7 +41,8 @@ operators! {
         /// Absolute value. Integers wrap: `abs(MIN) = MIN`. Floats clear the sign bit, but a
         /// NaN's sign is unspecified.
         Abs = "abs",
-        /// Square root, correctly rounded; NaN below zero; `sqrt(-0) = -0`.
+        /// Square root, correctly rounded but on Vulkan (the crate doc has the bounds); NaN below zero;
+        /// `sqrt(-0) = -0`.
         Sqrt = "sqrt",
         /// `1 / sqrt(x)`.
         Rsqrt = "rsqrt",

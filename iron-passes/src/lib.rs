@@ -6,11 +6,12 @@
 
 mod addressing;
 mod canonicalise;
-#[cfg(test)]
-mod cases;
 mod cse;
 mod dead_code;
 mod forward;
+#[cfg(test)]
+#[path = "goldens/tests.rs"]
+mod goldens;
 mod launch_barriers;
 mod legal;
 mod legalise;

@@ -275,8 +275,8 @@ fn bound_of(function: &str, scalar: Scalar) -> f64 {
         let mut bounds = rows::bounds(backend).into_iter();
         bounds.find(|(name, _)| *name == function)
     };
-    // Either of the two that are compared may be a driver's.
-    let bounds = ["reference", "vulkan"].into_iter().filter_map(of);
+    // Either of the two that are compared may be a target's with a bound of its own.
+    let bounds = ["reference", "cuda", "vulkan"].into_iter().filter_map(of);
     bounds.fold(0.0, |widest, (_, bound)| f64::max(widest, bound))
 }
 

@@ -47,7 +47,7 @@ impl Flush {
     fn step(self, operands: &[Const], to: Scalar, operation: &dyn Fn(&[Const]) -> Const) -> Const {
         let is_wide = |c: &Const| matches!(c.scalar, Scalar::F32 | Scalar::BF16);
         if self == Flush::Kept || !(operands.iter().any(is_wide) || to == Scalar::F32) {
-            return operation(operands);
+            return fold::convert(operation(operands), to);
         }
         let operands: Vec<Const> = operands
             .iter()
@@ -140,7 +140,17 @@ pub fn answer(row: &Row, flush: Flush) -> Vec<u64> {
         }),
         "bitcast" => a.bitcast(row.to),
         "select" => [c, b][usize::from(a.as_bool())],
-        "fma" => flush.step(&operands, row.to, &|c| fold::fma(c[0], c[1], c[2])),
+        "fma" => flush.step(&operands, row.to, &|c| {
+            // What is tiny before it is rounded to the least normal number goes too.
+            let number = |i: usize| value_of(c[i].scalar, c[i].bits);
+            let exact = number(0).mul_add(number(1), number(2));
+            let loses = matches!(flush, Flush::Result | Flush::Both) && c[0].scalar == Scalar::F32;
+            if loses && exact != 0.0 && exact.abs() < MIN_NORMAL {
+                let bits = u64::from(exact.is_sign_negative()) << 31;
+                return Const { bits, ..c[0] };
+            }
+            fold::fma(c[0], c[1], c[2])
+        }),
         "mul_add" => binary(BinaryOp::Add, binary(BinaryOp::Mul, a, b), c),
         "div_rem" => {
             let product = binary(BinaryOp::Mul, binary(BinaryOp::Div, a, b), b);
@@ -285,6 +295,22 @@ mod tests {
         judge(&rows, &answers, one)
     }
 
+    #[test]
+    fn what_keeps_subnormals_gives_the_rows_answer() {
+        let rows = "convert f32 to bf16: 0x3f808001 = 0x3f81
+convert bf16 to f32: 0x0001 = 0x00010000
+add bf16: 1.0, 1.0 = 2.0
+lt f32: 1.0, 2.0 = true
+count_ones u32: 7 = 3";
+        for row in parse("test", rows).expect("rows") {
+            assert!(
+                row.accepts(&answer(&row, Flush::Kept)),
+                "{}",
+                row.describe()
+            );
+        }
+    }
+
     const EQUAL: &str = "eq f32: 1e-45, 0.0 = false
 eq f32: -1e-40, 1e-40 = false
 eq f32: 1.0, 1.0 = true
@@ -320,6 +346,9 @@ sub f32: 0x00800001, 0x00800000 = 1e-45";
             [(Flush::Compared, 1)]
         );
         assert_eq!(judged(least, &[2, minus], true).wrong, [0]);
+        let least = "fma f32: 0x00800000, 0x3f7fffff, 0.0 = 0x00800000";
+        let rows = parse("test", least).expect("rows");
+        assert_eq!(explains(&rows[0], &[0]), Some(Flush::Result));
         let half = "fma bf16: 1e-40, 1.0, 1.0 = 1.0\nfma bf16: 1e-40, 1.0, 0.0 = 1e-40";
         assert_eq!(
             judged(half, &[0x3f80, 0], true).excepted,

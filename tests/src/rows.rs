@@ -143,18 +143,33 @@ impl Row {
 
     /// The row with the bound that its function has on that backend.
     pub fn on(&self, backend: &str) -> Cow<'_, Row> {
-        let Expected::Near(bits, ulps) = self.expected else {
-            return Cow::Borrowed(self);
-        };
         let bounds = bounds(backend).into_iter();
         let mut of_function = bounds.filter(|(name, _)| *name == self.operation.name);
-        match of_function.next() {
-            Some((_, bound)) if self.to == Scalar::F32 && bound > ulps => Cow::Owned(Row {
-                expected: Expected::Near(bits, bound),
-                ..self.clone()
-            }),
-            _ => Cow::Borrowed(self),
+        let bound = of_function.next().map_or(0.0, |(_, bound)| bound);
+        let expected = match &self.expected {
+            Expected::Near(bits, ulps) if bound > *ulps => Expected::Near(*bits, bound),
+            // What is rounded once elsewhere.
+            Expected::Bits(bits) if bound > 0.5 && bits.len() == 1 && self.has_finite_answer() => {
+                Expected::Near(bits[0], bound)
+            }
+            _ => return Cow::Borrowed(self),
+        };
+        if self.to != Scalar::F32 {
+            return Cow::Borrowed(self);
         }
+        Cow::Owned(Row {
+            expected,
+            ..self.clone()
+        })
+    }
+
+    /// Whether zero and infinity, which have no units around them, are not the answer.
+    fn has_finite_answer(&self) -> bool {
+        let Expected::Bits(bits) = &self.expected else {
+            return false;
+        };
+        let number = iron_ir::testing::value_of(self.to, bits[0]);
+        number.is_finite() && number != 0.0
     }
 
     /// The row in its own words.

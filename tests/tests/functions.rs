@@ -258,8 +258,10 @@ fn one_row(target: &Target, name: &'static str, scalar: Scalar) {
 #[test]
 fn the_specification_states_the_bounds_that_are_measured() {
     let doc = include_str!("../../iron-ir/src/lib.rs");
-    for ((name, bound), (_, on_vulkan)) in bounds("reference").into_iter().zip(bounds("vulkan")) {
-        let line = format!("//! | `{name}` | {bound} | {on_vulkan} |");
+    let on = |backend: &str| bounds(backend).into_iter().map(|(_, bound)| bound);
+    let own = on("cuda").zip(on("vulkan"));
+    for ((name, bound), (on_cuda, on_vulkan)) in bounds("reference").into_iter().zip(own) {
+        let line = format!("//! | `{name}` | {bound} | {on_cuda} | {on_vulkan} |");
         assert!(
             doc.contains(&line),
             "iron-ir/src/lib.rs lacks the row `{line}`"

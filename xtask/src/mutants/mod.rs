@@ -67,6 +67,9 @@ pub struct Options {
     /// Takes the programs of an earlier build.
     #[arg(long, conflicts_with = "build_only")]
     no_build: bool,
+    /// Notes again which test meets which mutant, as after a move to another machine.
+    #[arg(long, requires = "no_build")]
+    trace: bool,
 }
 
 /// Why there is no answer.
@@ -115,6 +118,10 @@ pub(crate) struct Chosen {
 }
 
 impl Chosen {
+    fn is(&self, mutant: &Mutant) -> bool {
+        (&self.range, self.form, &self.with) == (&mutant.range, mutant.form, &mutant.with)
+    }
+
     fn of(file: &str, number: u32, mutant: Mutant) -> Chosen {
         Chosen {
             number,
@@ -125,6 +132,45 @@ impl Chosen {
             with: mutant.with,
             range: mutant.range,
         }
+    }
+}
+
+/// The mutants that did not compile, for the next build.
+#[derive(Default, Serialize, Deserialize)]
+struct Refused {
+    /// The sources that they are of.
+    texts: BTreeMap<String, String>,
+    mutants: Vec<Chosen>,
+}
+
+impl Refused {
+    fn read(path: &Path) -> Refused {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        serde_json::from_str(&text).unwrap_or_default()
+    }
+
+    /// Those of sources that are as they were.
+    fn of(&mut self, sources: &BTreeMap<String, String>) -> &[Chosen] {
+        let texts = &self.texts;
+        let same = |m: &Chosen| sources.get(&m.file) == texts.get(&m.file);
+        self.mutants.retain(same);
+        &self.mutants
+    }
+
+    fn write(
+        &mut self,
+        path: &Path,
+        sources: &BTreeMap<String, String>,
+    ) -> Result<(), MutantError> {
+        for mutant in &self.mutants {
+            let text = sources.get(&mutant.file).cloned().unwrap_or_default();
+            self.texts.insert(mutant.file.clone(), text);
+        }
+        let json = serde_json::to_string(self).unwrap_or_default();
+        std::fs::write(path, json).map_err(|source| MutantError::File {
+            path: path.to_owned(),
+            source,
+        })
     }
 }
 
@@ -164,6 +210,9 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<Exit, MutantError
         return Ok(Exit::Success);
     }
     plan.suites.retain(|suite| options.long || !suite.is_long());
+    if options.trace {
+        suites::trace(&mut plan.suites)?;
+    }
     let wanted: Vec<&Chosen> = plan
         .mutants
         .iter()
@@ -223,7 +272,14 @@ fn build(workspace: &Workspace, options: &Options) -> Result<Plan, MutantError> 
         .iter()
         .map(|(file, all)| (*file, (all.len() * options.sample).div_ceil(found.max(1))))
         .collect();
-    let mut refused = 0;
+    // What an earlier build of the same sources found not to compile is not tried again.
+    let mut known = Refused::read(&tree.refused_path());
+    for gone in known.of(&sources) {
+        if let Some(all) = drawn.get_mut(&*gone.file) {
+            all.retain(|m| !gone.is(m));
+        }
+    }
+    let mut refused = known.mutants.len();
     loop {
         let mut mutants: Vec<Chosen> = Vec::new();
         for (file, all) in &drawn {
@@ -239,7 +295,8 @@ fn build(workspace: &Workspace, options: &Options) -> Result<Plan, MutantError> 
         if bad.is_empty() {
             println!("building the tests");
             let programs = tree.build()?;
-            let suites = suites::prepare(&tree.root, &programs, options.long)?;
+            let mut suites = suites::ready(&tree.root, &programs, options.long)?;
+            suites::trace(&mut suites)?;
             return Ok(Plan {
                 found,
                 refused,
@@ -252,9 +309,11 @@ fn build(workspace: &Workspace, options: &Options) -> Result<Plan, MutantError> 
         for index in bad {
             let gone = &mutants[index];
             if let Some(all) = drawn.get_mut(&*gone.file) {
-                all.retain(|m| (&m.range, m.form, &m.with) != (&gone.range, gone.form, &gone.with));
+                all.retain(|m| !gone.is(m));
             }
+            known.mutants.push(gone.clone());
         }
+        known.write(&tree.refused_path(), &sources)?;
     }
 }
 

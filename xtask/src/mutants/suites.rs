@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -76,6 +77,13 @@ pub fn packages() -> Vec<&'static str> {
     packages
 }
 
+/// The test targets of the suites that are no libraries.
+pub fn test_targets() -> Vec<&'static str> {
+    let targets = SUITES.iter().filter_map(|s| s.program.split_once(' '));
+    let targets = targets.map(|(_, target)| target);
+    targets.filter(|target| *target != "lib").collect()
+}
+
 /// A suite with its program and the time that it may take.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Ready {
@@ -92,42 +100,67 @@ pub struct Ready {
 /// Bytes of memory of a test's process, in KiB: a mutant may make something without end.
 const MEMORY_KIB: u64 = 12 << 20;
 
-/// The suites whose programs were built, each run once without a mutant: it must pass. A mutant may
-/// take five times as many seconds of a processor and ten more.
-pub fn prepare(
+/// The suites whose programs were built.
+pub fn ready(
     root: &Path,
     programs: &BTreeMap<String, PathBuf>,
     long: bool,
 ) -> Result<Vec<Ready>, MutantError> {
-    let mut ready = Vec::new();
-    for suite in SUITES.iter().filter(|suite| long || !suite.long) {
-        let Some(program) = programs.get(suite.program) else {
-            return Err(MutantError::Suite(suite.program.into(), "is not built"));
-        };
-        let package = suite.program.split(' ').next().unwrap_or_default();
-        let folder = match package {
-            "iron-tests" => "tests",
-            package => package,
-        };
-        let mut one = Ready {
-            name: suite.program.into(),
-            program: program.clone(),
-            folder: root.join(folder),
-            seconds: 600.0,
-            met: BTreeMap::new(),
-        };
-        let started = Instant::now();
-        one.trace()?;
-        one.seconds = started.elapsed().as_secs_f64();
-        println!(
-            "{:<32} {:>6.1} s, meets {} mutants",
-            one.name,
-            one.seconds,
-            one.met.len()
-        );
-        ready.push(one);
-    }
-    Ok(ready)
+    let chosen = SUITES.iter().filter(|suite| long || !suite.long);
+    chosen
+        .map(|suite| {
+            let Some(program) = programs.get(suite.program) else {
+                return Err(MutantError::Suite(suite.program.into(), "is not built"));
+            };
+            let package = suite.program.split(' ').next().unwrap_or_default();
+            let folder = match package {
+                "iron-tests" => "tests",
+                package => package,
+            };
+            Ok(Ready {
+                name: suite.program.into(),
+                program: program.clone(),
+                folder: root.join(folder),
+                seconds: 0.0,
+                met: BTreeMap::new(),
+            })
+        })
+        .collect()
+}
+
+/// Runs each suite once without a mutant, as many at once as there are processors: each must pass. A mutant may take five times
+/// as many seconds of a processor and ten more.
+pub fn trace(suites: &mut [Ready]) -> Result<(), MutantError> {
+    let next = Mutex::new(suites.iter_mut());
+    let work = || -> Result<(), MutantError> {
+        loop {
+            let suite = next.lock().ok().and_then(|mut left| left.next());
+            let Some(suite) = suite else {
+                return Ok(());
+            };
+            suite.seconds = 600.0;
+            suite.met.clear();
+            let started = Instant::now();
+            suite.trace()?;
+            suite.seconds = started.elapsed().as_secs_f64();
+            println!(
+                "{:<32} {:>6.1} s, meets {} mutants",
+                suite.name,
+                suite.seconds,
+                suite.met.len()
+            );
+        }
+    };
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..processors).map(|_| scope.spawn(work)).collect();
+        threads
+            .into_iter()
+            .try_for_each(|thread| match thread.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            })
+    })
 }
 
 /// How a suite ended.

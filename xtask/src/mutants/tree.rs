@@ -82,6 +82,11 @@ impl Tree {
         Ok(tree)
     }
 
+    /// Where the mutants that did not compile are noted.
+    pub fn refused_path(&self) -> PathBuf {
+        self.root.with_file_name("refused.json")
+    }
+
     /// Writes the sources with these mutants in them, and where each is.
     pub fn write(
         &self,
@@ -177,7 +182,10 @@ impl Tree {
         for package in super::suites::packages() {
             command.args(["--package", package]);
         }
-        command.args(["--lib", "--tests"]);
+        command.arg("--lib");
+        for target in super::suites::test_targets() {
+            command.args(["--test", target]);
+        }
         let finished = run(&mut command, &[])?;
         if !finished.status.success() {
             return Err(MutantError::Build(last_lines(&finished.stderr, 60)));

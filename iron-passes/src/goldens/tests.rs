@@ -1,7 +1,7 @@
-//! The cases of `cases/*.txt`: a kernel, and the kernel after one pass.
+//! The cases of `goldens/*.txt`: a kernel, and the kernel after one pass.
 //!
 //! A case begins with `=== PASS TABLE: what it shows`, the table one of [`legal`]; behind `---` stands
-//! what the pass leaves, without dimensions and parameters. `IRON_BLESS=1 cargo test -p iron-passes cases` writes those bodies;
+//! what the pass leaves, without dimensions and parameters. `IRON_BLESS=1 cargo test -p iron-passes goldens` writes those bodies;
 //! the diff is to be read.
 
 use std::fmt::Write as _;
@@ -95,11 +95,12 @@ fn after(head: &str, text: &str) -> Result<String, String> {
 
 #[test]
 fn each_case_is_what_its_pass_makes_of_it() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cases");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/goldens");
     let bless = std::env::var_os("IRON_BLESS").is_some();
     let mut files: Vec<_> = std::fs::read_dir(&folder)
         .expect("the folder of cases")
         .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.extension().is_some_and(|e| e == "txt"))
         .collect();
     files.sort();
     let (mut count, mut wrong) = (0, Vec::new());
