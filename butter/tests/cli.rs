@@ -144,7 +144,7 @@ fn hostile_values_are_refused_in_one_line_that_names_the_flag() {
     const HUGE: &str = "18446744073709551615";
     let bench = ["bench", "--shape", "tiny"];
     let generate = ["generate", "--model", &path, "--prompt-ids", "1"];
-    let cases: [(&[&str], &str, &str); 22] = [
+    let cases: [(&[&str], &str, &str); 21] = [
         (&bench, "--contexts", HUGE),
         (&bench, "--contexts", "0"),
         (&bench, "--tokens", HUGE),

@@ -4,7 +4,8 @@
 //! A family of sizes has one golden a type combination, its first size: the others differ in
 //! constants, but for those that take another route ([`OTHER_ROUTES`]). A combination with `f16`
 //! has none where the same with `bf16` has one: its text differs in the names of types and
-//! conversions. A file that no kernel writes is an error.
+//! conversions. SPIR-V, three times as long as a text, has the first combination alone. A file that
+//! no kernel writes is an error.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,13 +14,15 @@ use std::path::Path;
 use iron_ir::registry::{InstanceEntry, KernelEntry, kernels};
 use iron_lower::{Code, LowerError, Profile, lower, profile, spirv};
 
-/// Profile and file extension of each golden.
+/// Profile and file extension of each golden, SPIR-V last.
 const TARGETS: [(&str, &str); 4] = [
     ("metal3.1", "metal"),
-    ("sm_90a", "cu"),
     ("gfx942", "hip"),
+    ("sm_90a", "cu"),
     ("vulkan1.3", "spvasm"),
 ];
+const TEXTS: &[(&str, &str)] = TARGETS.split_at(3).0;
+const CUDA: &[(&str, &str)] = TEXTS.split_at(2).1;
 
 /// Instances that go through matrix units on CUDA.
 const OTHER_ROUTES: [(&str, &str); 3] = [
@@ -38,8 +41,9 @@ fn generated_sources_are_the_goldens() {
             let named = (entry.name, i.name);
             OTHER_ROUTES.contains(&named)
         });
-        let all = first_sizes(entry).map(|i| (i, &TARGETS[..]));
-        for (instance, targets) in all.chain(other.map(|i| (i, &TARGETS[1..2]))) {
+        let all =
+            first_sizes(entry).zip(std::iter::once(&TARGETS[..]).chain(std::iter::repeat(TEXTS)));
+        for (instance, targets) in all.chain(other.map(|i| (i, CUDA))) {
             let kernel = (instance.build)().expect("the corpus builds");
             for &(name, extension) in targets {
                 let profile = profile::by_name(name).expect("the profile is known");

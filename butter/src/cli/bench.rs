@@ -147,7 +147,12 @@ pub(super) fn run(arguments: &BenchArguments) -> Result<(), CommandError> {
 impl BenchArguments {
     fn plan(&self) -> BenchPlan {
         BenchPlan {
-            prompts: self.prompts.iter().copied().filter(|&length| length > 0).collect(),
+            prompts: self
+                .prompts
+                .iter()
+                .copied()
+                .filter(|&length| length > 0)
+                .collect(),
             batches: self.batches.clone(),
             contexts: self.contexts.clone(),
             tokens: self.tokens,

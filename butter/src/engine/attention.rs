@@ -318,7 +318,9 @@ impl AttentionBlock {
         projected: &Activation,
         stacked: &Stacked<'_>,
     ) -> Option<[Activation; 2]> {
-        let group = self.group_with_heads(planner.route).filter(|_| step.key.is_apart)?;
+        let group = self
+            .group_with_heads(planner.route)
+            .filter(|_| step.key.is_apart)?;
         let [partial, stats] = self.split_outputs(planner, step, projected.shape()[0]);
         let mut operands = self.new_heads(step, projected, stacked).to_vec();
         operands.extend([
