@@ -106,30 +106,36 @@ pub struct BenchReport {
 impl BenchPlan {
     /// Positions of the cache that the plan needs, in blocks of `block` positions.
     pub fn cache_positions(&self, block: usize) -> usize {
+        let blocks = |n: usize| n.checked_next_multiple_of(block).unwrap_or(usize::MAX);
         let decoding = self.batches.iter().flat_map(|&batch| {
             let contexts = self.contexts.iter();
-            contexts.map(move |&context| batch * (context + self.tokens).next_multiple_of(block))
+            contexts.map(move |&context| {
+                batch.saturating_mul(blocks(context.saturating_add(self.tokens)))
+            })
         });
-        let prompts = self.prompts.iter().map(|&p| p.next_multiple_of(block));
+        let prompts = self.prompts.iter().map(|&p| blocks(p));
         decoding.chain(prompts).max().unwrap_or(block)
     }
 
     /// Longest sequence.
     pub fn longest(&self) -> usize {
-        let contexts = self.contexts.iter().map(|&context| context + self.tokens);
+        let contexts = self.contexts.iter();
+        let contexts = contexts.map(|&context| context.saturating_add(self.tokens));
         contexts
             .chain(self.prompts.iter().copied())
             .max()
             .unwrap_or(1)
     }
 
-    /// Runs the plan on a model.
+    /// Runs the plan on a model; tells what is measured next.
     pub fn run(
         &self,
         model: &mut DeviceModel,
+        on_next: &mut dyn FnMut(&str),
     ) -> Result<(Vec<Measurement>, Vec<Profile>), ModelError> {
         let (mut measurements, mut profiles) = (Vec::new(), Vec::new());
         for &length in &self.prompts {
+            on_next(&format!("a prompt of {length}"));
             measurements.push(self.prefill(model, length)?);
             if self.profile {
                 profiles.push(self.profile_prefill(model, length)?);
@@ -137,6 +143,7 @@ impl BenchPlan {
         }
         for &context in &self.contexts {
             for &batch in &self.batches {
+                on_next(&format!("batch {batch} at context {context}"));
                 let mut sequences = Sequences::open(model, batch, context, self.tokens)?;
                 let found = self.decode(model, &mut sequences, true).and_then(|fast| {
                     measurements.push(fast);

@@ -9,6 +9,7 @@ use crate::catalogue::TensorCatalogue;
 use crate::chat::{ChatError, ChatTemplate};
 use crate::config::{ConfigError, ModelConfig};
 use crate::gguf::{GgufError, GgufFile};
+use crate::hub;
 use crate::json::unique_object;
 use crate::quote::quoted;
 use crate::safetensors::{self, SafetensorsError};
@@ -94,10 +95,19 @@ impl CheckpointKind {
             path: path.to_owned(),
             problem,
         };
-        let metadata =
-            std::fs::metadata(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
+        let metadata = std::fs::metadata(path).map_err(|error| {
+            wrong(match hub::named(path) {
+                Some(model) => format!(
+                    "cannot be read: {error}; `butter pull {model}` fetches a model of that name"
+                ),
+                None => format!("cannot be read: {error}"),
+            })
+        })?;
         if metadata.is_file() {
             return Ok(Self::Gguf(path.to_owned()));
+        }
+        if !metadata.is_dir() {
+            return Err(wrong("is neither a file nor a folder".to_owned()));
         }
         if path.join("config.json").is_file() {
             return Ok(Self::HuggingFace(path.to_owned()));

@@ -126,6 +126,14 @@ pub enum GenerateError {
         /// Tokens of the target.
         target: usize,
     },
+    /// Models whose predictions cannot be compared.
+    #[error("the model has {model} tokens, the one to compare it with {reference}")]
+    ComparedVocabulary {
+        /// Tokens of the model.
+        model: usize,
+        /// Tokens of the other.
+        reference: usize,
+    },
     /// The model failed.
     #[error(transparent)]
     Model(#[from] ModelError),

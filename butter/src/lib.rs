@@ -13,6 +13,7 @@
 //! | run a checkpoint on a device | [`engine::DeviceModel`] |
 //! | measure a model or the shape of one | [`mod@bench`], [`shapes`] |
 //! | score a text | [`perplexity`] |
+//! | fetch a model from a hub, or find one that was fetched | [`hub`] |
 //! | put another execution below the engine | [`model::Model`] |
 //! | read tensors of a file | [`catalogue`], [`gguf`], [`safetensors`] |
 //!
@@ -35,6 +36,7 @@ pub mod engine;
 mod families;
 pub mod generate;
 pub mod gguf;
+pub mod hub;
 mod json;
 pub mod model;
 pub mod perplexity;

@@ -166,8 +166,8 @@ pub enum ModelError {
     },
     /// Activations of 8 bits were asked for, and nothing would read them.
     #[error(
-        "no product of this model takes activations of 8 bits on `{backend}`: \
-         weights of the types Q4_0, Q4_1 and Q8_0 do, on `cpu`"
+        "no product of this model takes activations of 8 bits (`--activations q8`) on `{backend}`: \
+         weights of the types Q4_0, Q4_1 and Q8_0 do, on `cpu`; take `exact` for others"
     )]
     NoRoundedProducts {
         /// The backend's name.

@@ -40,6 +40,7 @@ mod parameters;
 
 pub use distribution::Distribution;
 pub use history::TokenHistory;
+pub(crate) use logprobs::log_sum_exp;
 pub use logprobs::{MOST_TOP_LOGPROBS, TokenLogprobs, token_logprobs};
 pub use parameters::{ParameterError, SamplingParameters};
 

@@ -603,6 +603,16 @@ pub enum WeightsError {
         /// Its type.
         ty: &'static str,
     },
+    /// An output projection that is stored and said to be the embedding, and is not.
+    #[error(
+        "the config ties the output projection to the embedding (tie_word_embeddings is true), but {head} is not equal to {embedding}: set it to false to use {head}, or remove that tensor"
+    )]
+    TiedDiffers {
+        /// The stored output projection.
+        head: String,
+        /// The embedding.
+        embedding: String,
+    },
 }
 
 /// The first few names, and how many more there are.

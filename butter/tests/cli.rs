@@ -136,6 +136,104 @@ fn wrong_command_lines_exit_2_and_wrong_input_exits_1() {
     assert!(line.contains("no chat template"), "{line}");
 }
 
+/// Command lines that once panicked, hung or were taken as they are.
+#[test]
+fn hostile_values_are_refused_in_one_line_that_names_the_flag() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = small_model(folder.path());
+    const HUGE: &str = "18446744073709551615";
+    let bench = ["bench", "--shape", "tiny"];
+    let generate = ["generate", "--model", &path, "--prompt-ids", "1"];
+    let cases: [(&[&str], &str, &str); 22] = [
+        (&bench, "--contexts", HUGE),
+        (&bench, "--contexts", "0"),
+        (&bench, "--tokens", HUGE),
+        (&bench, "--tokens", "0"),
+        (&bench, "--batches", HUGE),
+        (&bench, "--batches", "0"),
+        (&bench, "--batches", "100000"),
+        (&bench, "--prompts", "0"),
+        (&bench, "--chunk", HUGE),
+        (&bench, "--chunk", "0"),
+        (&bench, "--repetitions", "0"),
+        (&bench, "--warm-up", HUGE),
+        (&["bench-serve"], "--requests", HUGE),
+        (&["bench-serve"], "--requests", "0"),
+        (&["bench-serve"], "--prompt-tokens", HUGE),
+        (&["bench-serve"], "--clients", "0"),
+        (&["bench-serve"], "--rate", "nan"),
+        (&["bench-serve"], "--rate", "1e-300"),
+        (&generate, "--max-tokens", HUGE),
+        (&generate, "--stop", ""),
+        (&generate, "--top-k", HUGE),
+        (&generate, "--verify-rows", "0"),
+    ];
+    for (before, flag, value) in cases {
+        let output = butter(&[before, &[flag, value]].concat());
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{flag} {value}: {text}");
+        assert_eq!(text.lines().count(), 1, "{flag} {value}: {text}");
+        assert!(
+            text.starts_with("butter: error: ") && text.contains(flag),
+            "{text}"
+        );
+    }
+    let output = butter(
+        &[
+            &generate[..],
+            &["--logit-bias", "5=1", "--logit-bias", "5=2"],
+        ]
+        .concat(),
+    );
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert_eq!(text, "butter: error: --logit-bias: token 5 stands twice\n");
+    // Rows of a verification that nobody asks for.
+    let output = butter(&[&generate[..], &["--verify-rows", "3"]].concat());
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(
+        text.contains("--draft") && text.contains("--ngram"),
+        "{text}"
+    );
+
+    // Sizes that the model cannot have are named with the flag before anything is loaded.
+    for (flag, words) in [
+        ("--prompts", "a prompt of 16777216"),
+        ("--contexts", "the model's context"),
+    ] {
+        let line = error_line(&butter(&[&bench[..], &[flag, "16777216"]].concat()));
+        assert!(line.contains(flag) && line.contains(words), "{line}");
+    }
+    let line = error_line(&butter(&["inspect", "/dev/null"]));
+    assert!(
+        line.contains("/dev/null: is neither a file nor a folder"),
+        "{line}"
+    );
+}
+
+#[test]
+fn token_ids_of_a_file_are_read_strictly_and_the_file_is_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../tests/data/models/llama/bf16"
+    );
+    let ids = folder.path().join("ids.txt").display().to_string();
+    for (text, words) in [
+        ("[[1,[2]],,3", "is no JSON list of token ids"),
+        ("1,,2", "no token id before or after comma"),
+        ("", "0 tokens leave none to predict"),
+        ("7", "1 tokens leave none to predict"),
+        ("1 2 99999", "prompt id 99999"),
+        ("1 x", "`x` is not a token id"),
+    ] {
+        std::fs::write(&ids, text).expect("written");
+        let line = error_line(&butter(&["perplexity", "--model", path, "--ids", &ids]));
+        assert!(line.contains("ids.txt") && line.contains(words), "{line}");
+    }
+}
+
 #[test]
 fn bench_measures_random_weights_and_writes_both_forms() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -6,11 +6,12 @@ use std::time::Instant;
 
 use clap::Args;
 
-use super::{ActivationType, Backend, CommandError, open_device};
+use super::limits::{POSITIONS, REPETITIONS, ROWS, SEQUENCES, count, model_path};
+use super::{ActivationType, Backend, CommandError, open_device, route_of, write_file};
 use crate::bench::{BenchPlan, BenchReport};
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
-use crate::engine::{DeviceModel, EngineOptions, Route};
+use crate::engine::{DeviceModel, EngineOptions};
 use crate::shapes::{self, SHAPES, Shape};
 use crate::weights::ModelWeights;
 
@@ -32,25 +33,25 @@ pub(super) struct BenchArguments {
     #[arg(long)]
     route: Option<String>,
     /// Lengths of prompts to prefill.
-    #[arg(long, value_delimiter = ',', default_value = "512,2048")]
+    #[arg(long, value_delimiter = ',', default_value = "512,2048", value_parser = count::<1, POSITIONS>)]
     prompts: Vec<usize>,
     /// Sequences that decode together.
-    #[arg(long, value_delimiter = ',', default_value = "1")]
+    #[arg(long, value_delimiter = ',', default_value = "1", value_parser = count::<1, SEQUENCES>)]
     batches: Vec<usize>,
     /// Positions before the first token that is decoded.
-    #[arg(long, value_delimiter = ',', default_value = "128")]
+    #[arg(long, value_delimiter = ',', default_value = "128", value_parser = count::<1, POSITIONS>)]
     contexts: Vec<usize>,
     /// Tokens that each sequence decodes in a repetition.
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 64, value_parser = count::<1, POSITIONS>)]
     tokens: usize,
     /// Repetitions that count.
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = count::<1, REPETITIONS>)]
     repetitions: usize,
     /// Repetitions before them.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = count::<0, REPETITIONS>)]
     warm_up: usize,
     /// Rows of a prompt's step.
-    #[arg(long, default_value_t = 2048)]
+    #[arg(long, default_value_t = 2048, value_parser = count::<1, ROWS>)]
     chunk: usize,
     /// Measure the launches of a step, kind by kind.
     #[arg(long)]
@@ -70,7 +71,7 @@ pub(super) struct BenchArguments {
 #[group(required = true, multiple = false)]
 struct SourceArguments {
     /// A GGUF file, a folder with one, or a Hugging Face folder.
-    #[arg(long)]
+    #[arg(long, value_parser = model_path())]
     model: Option<PathBuf>,
     /// Random weights of this shape, made on the device.
     #[arg(long)]
@@ -80,14 +81,20 @@ struct SourceArguments {
 pub(super) fn run(arguments: &BenchArguments) -> Result<(), CommandError> {
     let start = Instant::now();
     let source = Source::of(&arguments.source)?;
-    let route = route_of(arguments.route.as_deref())?;
+    let route = route_of("--route", arguments.route.as_deref())?;
     let plan = arguments.plan();
     let longest = source.config.context_length;
-    if plan.longest() > longest || plan.tokens == 0 || plan.contexts.contains(&0) {
+    if let Some(prompt) = plan.prompts.iter().find(|prompt| **prompt > longest) {
         return Err(CommandError::Option {
-            option: "--contexts, --prompts, --tokens",
+            option: "--prompts",
+            problem: format!("a prompt of {prompt} does not fit the model's context of {longest}"),
+        });
+    }
+    if plan.longest() > longest {
+        return Err(CommandError::Option {
+            option: "--contexts, --tokens",
             problem: format!(
-                "the longest sequence has {} positions, the model's context {longest}; contexts and tokens start at 1",
+                "a context and its tokens have {} positions, the model's context {longest}",
                 plan.longest()
             ),
         });
@@ -106,7 +113,9 @@ pub(super) fn run(arguments: &BenchArguments) -> Result<(), CommandError> {
         model.set_route(route)?;
     }
     let load_seconds = start.elapsed().as_secs_f64();
-    let (measurements, profiles) = plan.run(&mut model)?;
+    let (measurements, profiles) = plan.run(&mut model, &mut |what| {
+        let _ = writeln!(std::io::stderr(), "butter: measuring {what}");
+    })?;
     let report = BenchReport {
         model: source.name,
         weights: source.origin,
@@ -137,8 +146,8 @@ pub(super) fn run(arguments: &BenchArguments) -> Result<(), CommandError> {
 impl BenchArguments {
     fn plan(&self) -> BenchPlan {
         BenchPlan {
-            prompts: self.prompts.iter().copied().filter(|&p| p > 0).collect(),
-            batches: self.batches.iter().copied().filter(|&b| b > 0).collect(),
+            prompts: self.prompts.clone(),
+            batches: self.batches.clone(),
             contexts: self.contexts.clone(),
             tokens: self.tokens,
             repetitions: self.repetitions,
@@ -161,8 +170,9 @@ impl Source {
         if let Some(path) = &arguments.model {
             let checkpoint = Checkpoint::open(path)?;
             let name = path.file_name().unwrap_or(path.as_os_str());
+            let pulled = crate::hub::repository_of(path);
             return Ok(Self {
-                name: name.to_string_lossy().into_owned(),
+                name: pulled.unwrap_or_else(|| name.to_string_lossy().into_owned()),
                 origin: "of the checkpoint".to_owned(),
                 config: checkpoint.config,
                 weights: checkpoint.weights,
@@ -185,28 +195,5 @@ pub(super) fn shape_of(name: &str) -> Result<Shape, CommandError> {
             option: "--shape",
             problem: format!("there is no shape {name:?}; there are {}", known.join(", ")),
         }
-    })
-}
-
-pub(super) fn route_of(name: Option<&str>) -> Result<Option<Route>, CommandError> {
-    let Some(name) = name else {
-        return Ok(None);
-    };
-    match Route::from_name(name) {
-        Some(route) => Ok(Some(route)),
-        None => Err(CommandError::Option {
-            option: "--route",
-            problem: format!(
-                "there is no route {name:?}; there are {}",
-                Route::ALL.map(Route::name).join(", ")
-            ),
-        }),
-    }
-}
-
-pub(super) fn write_file(path: &std::path::Path, text: &str) -> Result<(), CommandError> {
-    std::fs::write(path, text).map_err(|error| CommandError::File {
-        path: path.to_owned(),
-        problem: format!("cannot be written: {error}"),
     })
 }

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde_json::{Value as Json, json};
 
-use super::CommandError;
-use super::bench::write_file;
+use super::limits::{POSITIONS, REPETITIONS, SEQUENCES, count, counts, rate};
+use super::{CommandError, write_file};
 use crate::sampler::uniform;
 
 #[derive(Args, Debug)]
@@ -25,23 +25,23 @@ pub(super) struct BenchServeArguments {
     #[arg(long)]
     model: Option<String>,
     /// Requests at once, each client asking again when it is answered (a closed loop).
-    #[arg(long, default_value_t = 16)]
+    #[arg(long, default_value_t = 16, value_parser = count::<1, SEQUENCES>)]
     clients: usize,
     /// Requests in all.
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 64, value_parser = count::<1, REPETITIONS>)]
     requests: usize,
     /// Arrivals a second at random times, however many are under way (an open loop, in which
     /// `--clients` says nothing); 0: a closed loop.
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, value_parser = rate, allow_negative_numbers = true)]
     rate: f64,
     /// Tokens of a prompt: one number, or the least and the most as `16-512`.
-    #[arg(long, default_value = "128", value_parser = parse_lengths)]
+    #[arg(long, default_value = "128", value_parser = counts::<1, POSITIONS>)]
     prompt_tokens: (usize, usize),
     /// How much of each prompt, in percent, is the beginning that all prompts share.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
     shared: u8,
     /// Tokens of an answer, in the same way.
-    #[arg(long, default_value = "64", value_parser = parse_lengths)]
+    #[arg(long, default_value = "64", value_parser = counts::<1, POSITIONS>)]
     answer_tokens: (usize, usize),
     /// Temperature of the answers: above 0 the server samples, each request with its own seed.
     #[arg(long, default_value_t = 0.0)]
@@ -58,19 +58,6 @@ pub(super) struct BenchServeArguments {
     /// Writes the report as Markdown to this file, not to standard output.
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
-}
-
-fn parse_lengths(text: &str) -> Result<(usize, usize), String> {
-    let wrong = || format!("`{text}` is neither a number nor LEAST-MOST");
-    let number = |text: &str| text.parse::<usize>().map_err(|_| wrong());
-    let (least, most) = match text.split_once('-') {
-        Some((least, most)) => (number(least)?, number(most)?),
-        None => (number(text)?, number(text)?),
-    };
-    if least == 0 || least > most {
-        return Err(wrong());
-    }
-    Ok((least, most))
 }
 
 /// What one request took. Times are seconds.
@@ -563,15 +550,6 @@ fn read_head(reader: &mut impl BufRead) -> std::io::Result<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lengths_are_a_number_or_a_range() {
-        assert_eq!(parse_lengths("7"), Ok((7, 7)));
-        assert_eq!(parse_lengths("1-9"), Ok((1, 9)));
-        for wrong in ["", "0", "9-1", "x", "1-"] {
-            assert!(parse_lengths(wrong).is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn percentiles_are_values_that_were_measured() {

@@ -10,6 +10,7 @@ use iron_corpus::norm::rms_norm;
 use iron_ir::Scalar;
 use iron_runtime::{Device, Tensor, launch};
 
+use super::limits::model_path;
 use super::serve::plan;
 use super::{ActivationType, Activations, Backend, CommandError, RunArguments, open_device};
 use crate::checkpoint::Checkpoint;
@@ -23,8 +24,9 @@ const TOKENS: usize = 12;
 
 #[derive(Args, Debug)]
 pub(super) struct DoctorArguments {
-    /// A model to check, too: a GGUF file, a folder with one, or a Hugging Face folder.
-    #[arg(long)]
+    /// A model to check, too: a GGUF file, a folder with one, a Hugging Face folder, or a model
+    /// that `butter pull` has fetched.
+    #[arg(long, value_parser = model_path())]
     model: Option<PathBuf>,
     /// Where the model is to run; its answer is compared with the CPU's.
     #[arg(long, value_enum, default_value_t = Backend::Cpu)]

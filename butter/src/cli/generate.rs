@@ -6,12 +6,16 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::json;
 
+use super::limits::{LEAST_VERIFY_ROWS, MOST_VERIFY_ROWS, count, model_path, some_text};
 use super::{CommandError, ModelArguments, check_answer, read_file, stream_to};
 use crate::chat::parse_messages;
 use crate::checkpoint::Checkpoint;
 use crate::generate::{Generator, Request};
 use crate::speculate::{DraftModel, NGram, answer};
 use crate::tokenizer::{Tokenizer, TokenizerError};
+
+/// Rows of a verification where the command line does not say.
+const VERIFIED_ROWS: usize = 5;
 
 #[derive(Args, Debug)]
 pub(super) struct GenerateArguments {
@@ -24,7 +28,7 @@ pub(super) struct GenerateArguments {
     #[arg(long)]
     json: bool,
     /// Text that ends the answer; may be given several times.
-    #[arg(long = "stop", value_name = "TEXT")]
+    #[arg(long = "stop", value_name = "TEXT", value_parser = some_text)]
     stop_strings: Vec<String>,
     #[command(flatten)]
     speculation: SpeculationArguments,
@@ -35,14 +39,18 @@ pub(super) struct GenerateArguments {
 #[derive(Args, Debug)]
 struct SpeculationArguments {
     /// A smaller model with the same vocabulary proposes.
-    #[arg(long, value_name = "MODEL", conflicts_with = "ngram")]
+    #[arg(long, value_name = "MODEL", group = "proposer", value_parser = model_path())]
     draft: Option<PathBuf>,
     /// The text so far proposes what followed its last tokens before.
-    #[arg(long)]
+    #[arg(long, group = "proposer")]
     ngram: bool,
-    /// Rows of a verification, 2 to 10: the proposals and one.
-    #[arg(long, default_value_t = 5)]
-    verify_rows: usize,
+    /// Rows of a verification, 2 to 10: the proposals and one; 5 where it is not given.
+    #[arg(
+        long,
+        requires = "proposer",
+        value_parser = count::<LEAST_VERIFY_ROWS, MOST_VERIFY_ROWS>
+    )]
+    verify_rows: Option<usize>,
 }
 
 #[derive(Args, Debug)]
@@ -86,10 +94,10 @@ pub(super) fn run(arguments: &GenerateArguments) -> Result<(), CommandError> {
         }
     };
     let speculation = &arguments.speculation;
+    let rows = speculation.verify_rows.unwrap_or(VERIFIED_ROWS);
     let (answer, found) = if let Some(path) = &speculation.draft {
         let mut draft = arguments.model.run.open(&Checkpoint::open(path)?)?;
         let mut draft = DraftModel::new(draft.as_mut());
-        let rows = speculation.verify_rows;
         let found = answer(
             model.as_mut(),
             &mut draft,
@@ -101,7 +109,6 @@ pub(super) fn run(arguments: &GenerateArguments) -> Result<(), CommandError> {
         found.map(|(answer, found)| (answer, Some(found)))?
     } else if speculation.ngram {
         let mut ngram = NGram::default();
-        let rows = speculation.verify_rows;
         let found = answer(
             model.as_mut(),
             &mut ngram,
@@ -123,7 +130,7 @@ pub(super) fn run(arguments: &GenerateArguments) -> Result<(), CommandError> {
         if let Some(found) = &found {
             let (proposed, accepted) = found.counts();
             line["speculation"] = json!({
-                "verify_rows": speculation.verify_rows,
+                "verify_rows": rows,
                 "verifications": found.verifications.len(),
                 "proposed": proposed,
                 "accepted": accepted,

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::json;
 
+use super::limits::model_path;
 use super::{ActivationType, Backend, CommandError, engine_options};
 use crate::catalogue::TensorCatalogue;
 use crate::checkpoint::{Checkpoint, CheckpointKind, safetensors_files};
@@ -16,7 +17,9 @@ use crate::safetensors::read_into;
 
 #[derive(Args, Debug)]
 pub(super) struct InspectArguments {
-    /// A GGUF file, a folder with one, or a Hugging Face folder.
+    /// A GGUF file, a folder with one, a Hugging Face folder, or a model that `butter pull` has
+    /// fetched.
+    #[arg(value_parser = model_path())]
     path: PathBuf,
     /// Print one JSON object instead of tables.
     #[arg(long)]

@@ -5,6 +5,7 @@ use std::io::Write;
 use clap::Args;
 use serde_json::json;
 
+use super::limits::{LINES, count};
 use super::{CommandError, RunArguments};
 use crate::checkpoint::Checkpoint;
 use crate::generate::{GenerateError, prompt_logits};
@@ -17,7 +18,7 @@ pub(super) struct LogitsArguments {
     #[arg(long, value_name = "1,2,3", value_delimiter = ',', required = true)]
     prompt_ids: Vec<u32>,
     /// How many of the largest to list, without `--json`.
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = 20, value_parser = count::<1, LINES>)]
     top: usize,
     /// Print one JSON object with all logits of the last position.
     #[arg(long)]

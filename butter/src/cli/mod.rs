@@ -1,5 +1,6 @@
 //! The command line: `butter generate`, `butter chat`, `butter serve`, `butter inspect`,
-//! `butter logits`, `butter perplexity`, `butter bench`, `butter bench-serve`, `butter doctor`.
+//! `butter logits`, `butter perplexity`, `butter bench`, `butter bench-serve`, `butter doctor`,
+//! `butter pull`.
 //!
 //! Answers go to standard output, everything else to standard error. Exit codes:
 //! 0 for success, 1 for an error (one line on standard error), 2 for a wrong
@@ -11,21 +12,26 @@ mod chat;
 mod doctor;
 mod generate;
 mod inspect;
+mod limits;
 mod logits;
 mod perplexity;
+mod pull;
 mod serve;
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use iron_runtime::Device;
 
 use crate::checkpoint::{Checkpoint, LoadError};
-use crate::engine::{DeviceModel, EngineOptions, ProductInputs};
+use crate::engine::{DeviceModel, EngineOptions, ProductInputs, Route};
 use crate::generate::{Answer, GenerateError, Stats};
+use crate::hub::HubError;
 use crate::model::{Model, ModelError};
 use crate::sampler::{ParameterError, Sampler, SamplingParameters};
 
@@ -57,13 +63,16 @@ enum Command {
     Bench(bench::BenchArguments),
     /// Score a text: mean negative log-likelihood and perplexity.
     Perplexity(perplexity::PerplexityArguments),
+    /// Fetch a model from a hub into the cache, or a folder, and check it.
+    Pull(pull::PullArguments),
 }
 
 /// Which model runs where.
 #[derive(Args, Clone, Debug)]
 struct RunArguments {
-    /// A GGUF file, a folder with one, or a Hugging Face folder.
-    #[arg(long)]
+    /// A GGUF file, a folder with one, a Hugging Face folder, or a model that `butter pull` has
+    /// fetched, by its name (`org/name`, `org/name@revision`).
+    #[arg(long, value_parser = limits::model_path())]
     model: PathBuf,
     /// What runs the kernels.
     #[arg(long, value_enum, default_value_t = Backend::Cpu)]
@@ -108,7 +117,7 @@ struct ModelArguments {
     #[command(flatten)]
     run: RunArguments,
     /// Most tokens of an answer; the context may end it earlier.
-    #[arg(long, default_value_t = 256)]
+    #[arg(long, default_value_t = 256, value_parser = limits::count::<0, { limits::POSITIONS }>)]
     max_tokens: usize,
     #[command(flatten)]
     sampling: SamplingArguments,
@@ -127,8 +136,8 @@ struct SamplingArguments {
     #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     temperature: f64,
     /// Choose among so many of the likeliest tokens; 0 for all.
-    #[arg(long, default_value_t = 0)]
-    top_k: u32,
+    #[arg(long, default_value_t = 0, value_parser = limits::count::<0, { limits::POSITIONS }>)]
+    top_k: usize,
     /// Choose among the likeliest tokens that reach this probability together.
     #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
     top_p: f64,
@@ -238,12 +247,38 @@ pub fn open_model(
     dtype: ActivationType,
     activations: Activations,
 ) -> Result<Box<dyn Model>, ModelError> {
+    Ok(Box::new(load(checkpoint, backend, dtype, activations)?))
+}
+
+fn load(
+    checkpoint: &Checkpoint,
+    backend: Backend,
+    dtype: ActivationType,
+    activations: Activations,
+) -> Result<DeviceModel, ModelError> {
     let device = open_device(backend)?;
     let options = EngineOptions {
         product_inputs: activations.product_inputs(),
         ..engine_options(checkpoint, backend, dtype)
     };
-    Ok(Box::new(DeviceModel::load(device, checkpoint, options)?))
+    DeviceModel::load(device, checkpoint, options)
+}
+
+/// The route that an option names.
+fn route_of(option: &'static str, name: Option<&str>) -> Result<Option<Route>, CommandError> {
+    let Some(name) = name else {
+        return Ok(None);
+    };
+    match Route::from_name(name) {
+        Some(route) => Ok(Some(route)),
+        None => Err(CommandError::Option {
+            option,
+            problem: format!(
+                "there is no route {name:?}; there are {}",
+                Route::ALL.map(Route::name).join(", ")
+            ),
+        }),
+    }
 }
 
 /// Opens the device of a backend.
@@ -285,10 +320,18 @@ enum CommandError {
     Model(#[from] ModelError),
     #[error(transparent)]
     Generate(#[from] GenerateError),
+    #[error(transparent)]
+    Hub(#[from] HubError),
     #[error("--{flag}: {0}", flag = .0.field.replace('_', "-"))]
     Sampling(#[from] ParameterError),
     #[error("{option}: {problem}")]
     Option {
+        option: &'static str,
+        problem: String,
+    },
+    /// A wrong command line.
+    #[error("{option}: {problem}")]
+    Usage {
         option: &'static str,
         problem: String,
     },
@@ -302,7 +345,10 @@ enum CommandError {
 
 /// Parses the command line, runs it, and gives the exit code.
 pub fn main() -> ExitCode {
-    let command_line = CommandLine::parse();
+    let command_line = match CommandLine::try_parse() {
+        Ok(command_line) => command_line,
+        Err(error) => return wrong_command_line(&error),
+    };
     let result = match &command_line.command {
         Command::Generate(arguments) => generate::run(arguments),
         Command::Chat(arguments) => chat::run(arguments),
@@ -313,6 +359,7 @@ pub fn main() -> ExitCode {
         Command::Logits(arguments) => logits::run(arguments),
         Command::Bench(arguments) => bench::run(arguments),
         Command::Perplexity(arguments) => perplexity::run(arguments),
+        Command::Pull(arguments) => pull::run(arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -321,10 +368,41 @@ pub fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            // One line, whatever a path or a library put into the message.
-            let message = error.to_string().replace(['\n', '\r'], " ");
-            let _ = writeln!(std::io::stderr(), "butter: error: {message}");
-            ExitCode::FAILURE
+            complain(&error.to_string());
+            match error {
+                CommandError::Usage { .. } => ExitCode::from(2),
+                _ => ExitCode::FAILURE,
+            }
+        }
+    }
+}
+
+/// One line, whatever a path or a library put into the message.
+fn complain(message: &str) {
+    let message = message.replace(['\n', '\r'], " ");
+    let _ = writeln!(std::io::stderr(), "butter: error: {message}");
+}
+
+/// Help, or what is wrong: a wrong value in one line as all errors, a wrong composition with the
+/// usage behind it.
+fn wrong_command_line(error: &clap::Error) -> ExitCode {
+    match error.kind() {
+        ErrorKind::ValueValidation | ErrorKind::InvalidValue => {
+            let text = error.to_string();
+            let first = text.lines().next().unwrap_or_default();
+            let mut message = first.trim_start_matches("error: ").to_owned();
+            // The values that there are stand on a line of their own.
+            let others = text.lines().map(str::trim);
+            for line in others.filter(|line| line.starts_with('[')) {
+                message.push(' ');
+                message.push_str(line);
+            }
+            complain(&message);
+            ExitCode::from(2)
+        }
+        _ => {
+            let _ = error.print();
+            ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
         }
     }
 }
@@ -332,9 +410,18 @@ pub fn main() -> ExitCode {
 impl ModelArguments {
     fn sampler(&self, checkpoint: &Checkpoint) -> Result<Sampler, CommandError> {
         let arguments = &self.sampling;
+        let mut biased = BTreeSet::new();
+        for (token, _) in &arguments.logit_bias {
+            if !biased.insert(*token) {
+                return Err(CommandError::Usage {
+                    option: "--logit-bias",
+                    problem: format!("token {token} stands twice"),
+                });
+            }
+        }
         let parameters = SamplingParameters {
             temperature: arguments.temperature,
-            top_k: arguments.top_k,
+            top_k: arguments.top_k as u32,
             top_p: arguments.top_p,
             min_p: arguments.min_p,
             typical_p: arguments.typical_p,
@@ -391,9 +478,72 @@ fn check_answer(answer: &Answer) -> Result<(), CommandError> {
     }
 }
 
+fn write_file(path: &Path, text: &str) -> Result<(), CommandError> {
+    std::fs::write(path, text).map_err(|error| CommandError::File {
+        path: path.to_owned(),
+        problem: format!("cannot be written: {error}"),
+    })
+}
+
 fn read_file(path: &Path) -> Result<Vec<u8>, CommandError> {
     std::fs::read(path).map_err(|error| CommandError::File {
         path: path.to_owned(),
         problem: format!("cannot be read: {error}"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::any::TypeId;
+
+    use clap::CommandFactory;
+
+    use super::*;
+
+    /// A seed may be any number, and the server's settings, which come from a file and from the
+    /// environment as well, are checked in `serve::options`.
+    fn has_its_own_check(command: &str, argument: &str) -> bool {
+        argument == "seed" || command == "serve"
+    }
+
+    #[test]
+    fn every_count_refuses_a_number_that_arithmetic_would_overflow_with() {
+        let counts = [
+            TypeId::of::<usize>(),
+            TypeId::of::<u64>(),
+            TypeId::of::<(usize, usize)>(),
+        ];
+        let mut found = 0;
+        for command in CommandLine::command().get_subcommands() {
+            for argument in command.get_arguments() {
+                let is_count = counts
+                    .iter()
+                    .any(|ty| argument.get_value_parser().type_id() == *ty);
+                let (command, id) = (command.get_name(), argument.get_id().as_str());
+                let Some(flag) = argument.get_long().filter(|_| is_count) else {
+                    continue;
+                };
+                if has_its_own_check(command, id) {
+                    continue;
+                }
+                found += 1;
+                for wrong in ["18446744073709551615", "-1", "1.5", "x"] {
+                    let value = format!("--{flag}={wrong}");
+                    let error = CommandLine::try_parse_from(["butter", command, &value])
+                        .expect_err("a wrong count");
+                    assert_eq!(
+                        error.kind(),
+                        ErrorKind::ValueValidation,
+                        "{command} {value}: {error}"
+                    );
+                    let text = error.to_string();
+                    assert!(
+                        text.contains(flag) && text.contains("whole number from"),
+                        "{text}"
+                    );
+                }
+            }
+        }
+        assert!(found >= 15, "{found}");
+    }
 }

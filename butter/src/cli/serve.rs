@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
-use super::bench::{SEED, route_of, shape_of};
-use super::{ActivationType, Activations, Backend, CommandError, open_device};
+use super::bench::{SEED, shape_of};
+use super::{ActivationType, Activations, Backend, CommandError, open_device, route_of};
 use crate::chat::ChatTemplate;
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::config::ModelConfig;
@@ -94,12 +94,15 @@ enum Weights {
 
 impl Source {
     fn of(options: &ServeOptions) -> Result<Source, CommandError> {
-        let (model, shape) = (&options.model, options.shape.as_str());
+        let (model, shape) = (
+            &crate::hub::locate(options.model.clone()),
+            options.shape.as_str(),
+        );
         let backend = named("--backend", &options.backend)?;
         let dtype = named("--dtype", &options.dtype)?;
         let activations = named("--activations", &options.activations)?;
         let route = Some(options.route.as_str()).filter(|route| !route.is_empty());
-        let route = route_of(route)?;
+        let route = route_of("--route", route)?;
         let weights = match (model.as_os_str().is_empty(), shape) {
             (false, "") => {
                 let checkpoint = Checkpoint::open(model)?;
@@ -277,6 +280,9 @@ fn template(
 
 /// The name of the folder or file, without the ending of a file.
 fn default_name(path: &Path) -> String {
+    if let Some(name) = crate::hub::repository_of(path) {
+        return name;
+    }
     let named = if path.is_file() {
         path.file_stem()
     } else {

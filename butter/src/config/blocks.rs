@@ -1,7 +1,7 @@
 //! Blocks that only some families have: mixtures of experts, attention over latents, short
 //! convolutions, inputs of each layer.
 
-use super::{Activation, ConfigFault, check_base, check_heads, check_sizes, invalid};
+use super::{Activation, ConfigFault, check_base, check_heads, check_sizes, quantity};
 use crate::rope::Rope;
 
 /// As [`MOST_LAYERS`](super::MOST_LAYERS), of experts a layer.
@@ -78,21 +78,21 @@ impl Mixture {
 
     pub(super) fn validate(&self) -> Result<(), ConfigFault> {
         check_sizes(&[
-            ("expert count", self.expert_count),
-            ("experts a token", self.experts_per_token),
-            ("expert size", self.intermediate_size),
+            (quantity::EXPERTS, self.expert_count),
+            (quantity::CHOSEN, self.experts_per_token),
+            (quantity::EXPERT_SIZE, self.intermediate_size),
         ])?;
         if self.expert_count > MOST_EXPERTS {
             let found = self.expert_count.to_string();
-            return invalid("expert count", found, "at most 4096 are read");
+            return quantity::EXPERTS.invalid(found, "at most 4096 are read");
         }
         if self.experts_per_token > self.expert_count {
             let found = format!("{} of {}", self.experts_per_token, self.expert_count);
-            return invalid("experts a token", found, "there are not so many experts");
+            return quantity::CHOSEN.invalid(found, "there are not so many experts");
         }
         if !self.scale.is_finite() || self.scale <= 0.0 {
             let found = self.scale.to_string();
-            return invalid("scale of expert weights", found, "it must be positive");
+            return quantity::EXPERT_SCALE.invalid(found, "it must be positive");
         }
         if !self.gated {
             self.activation.check_alone()?;
@@ -101,18 +101,14 @@ impl Mixture {
         if used == 0 || used > groups || !self.expert_count.is_multiple_of(groups) {
             let found = format!("{used} of {groups} for {} experts", self.expert_count);
             let rule = "the groups must divide the experts, and some of them must be used";
-            return invalid("expert groups", found, rule);
+            return quantity::EXPERT_GROUPS.invalid(found, rule);
         }
         if self.experts_per_token > self.expert_count / groups * used {
             let found = format!("{} from {used} of {groups} groups", self.experts_per_token);
-            return invalid(
-                "experts a token",
-                found,
-                "the groups have not so many experts",
-            );
+            return quantity::CHOSEN.invalid(found, "the groups have not so many experts");
         }
         match &self.shared {
-            Some(shared) => check_sizes(&[("shared expert size", shared.intermediate_size)]),
+            Some(shared) => check_sizes(&[(quantity::SHARED_EXPERT, shared.intermediate_size)]),
             None => Ok(()),
         }
     }
@@ -143,27 +139,27 @@ pub struct LatentAttention {
 impl LatentAttention {
     pub(super) fn validate(&self) -> Result<(), ConfigFault> {
         check_sizes(&[
-            ("head count", self.head_count),
-            ("latent size", self.latent_size),
-            ("query rank", self.query_rank.unwrap_or(1)),
-            ("unrotated key size", self.key_dim),
-            ("rotated key size", self.rotary_dim),
-            ("value size", self.value_dim),
+            (quantity::HEADS, self.head_count),
+            (quantity::LATENT, self.latent_size),
+            (quantity::QUERY_RANK, self.query_rank.unwrap_or(1)),
+            (quantity::UNROTATED, self.key_dim),
+            (quantity::ROTATED, self.rotary_dim),
+            (quantity::LATENT_VALUE, self.value_dim),
         ])?;
-        check_heads(self.head_count, self.latent_size)?;
-        check_heads(self.head_count, self.key_dim.saturating_add(self.value_dim))?;
+        check_heads(quantity::LATENT_HEADS, self.head_count, self.latent_size)?;
+        check_heads(
+            quantity::LATENT_HEADS,
+            self.head_count,
+            self.key_dim.saturating_add(self.value_dim),
+        )?;
         if !self.scale.is_finite() || self.scale <= 0.0 {
             let found = self.scale.to_string();
-            return invalid("attention scale", found, "it must be positive");
+            return quantity::ATTENTION_SCALE.invalid(found, "it must be positive");
         }
         check_base(&self.rope)?;
         if !self.rotary_dim.is_multiple_of(2) || self.rope.rotary_dim != self.rotary_dim {
             let found = format!("{} of {}", self.rope.rotary_dim, self.rotary_dim);
-            return invalid(
-                "rotated key size",
-                found,
-                "it must be even and rotated whole",
-            );
+            return quantity::ROTATED.invalid(found, "it must be even and rotated whole");
         }
         Ok(())
     }
@@ -182,10 +178,10 @@ pub struct ShortConvolution {
 impl ShortConvolution {
     pub(super) fn validate(&self) -> Result<(), ConfigFault> {
         check_sizes(&[
-            ("convolution channels", self.channels),
-            ("convolution width", self.width),
+            (quantity::CHANNELS, self.channels),
+            (quantity::CONVOLUTION, self.width),
         ])?;
-        check_heads(self.channels, self.width)
+        check_heads(quantity::ALL_CHANNELS, self.channels, self.width)
     }
 }
 
@@ -246,8 +242,9 @@ impl Multipliers {
             self.down,
         ];
         let all = alone.iter().chain(&self.mamba_parts);
-        match all.into_iter().find(|factor| !factor.is_finite()) {
-            Some(factor) => invalid("multiplier", factor.to_string(), "it must be finite"),
+        let wrong = |factor: &&f32| !(factor.is_finite() && **factor > 0.0);
+        match all.into_iter().find(wrong) {
+            Some(factor) => quantity::MULTIPLIER.invalid(factor.to_string(), "it must be positive"),
             None => Ok(()),
         }
     }

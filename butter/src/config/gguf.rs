@@ -3,7 +3,7 @@
 use super::keys::{Found, Keys};
 use super::{
     Activation, Attention, ConfigError, ConfigFault, FeedForward, LayerConfig, Mixer, ModelConfig,
-    Norms, check_layer_count,
+    Norms, check_layer_count, quantity,
 };
 use crate::catalogue::TensorCatalogue;
 use crate::config::hugging_face::Common;
@@ -28,12 +28,10 @@ pub(crate) const OUTPUT: &str = "output.weight";
 impl ModelConfig {
     /// Reads the configuration of a GGUF file.
     pub fn from_gguf(file: &GgufFile, catalogue: &TensorCatalogue) -> Result<Self, ConfigError> {
-        read(file.header(), catalogue)
-            .and_then(ModelConfig::validate)
-            .map_err(|fault| ConfigError {
-                path: file.path().to_owned(),
-                fault: Box::new(fault),
-            })
+        read(file.header(), catalogue).map_err(|fault| ConfigError {
+            path: file.path().to_owned(),
+            fault: Box::new(fault),
+        })
     }
 }
 
@@ -51,7 +49,9 @@ fn read(header: &GgufHeader, catalogue: &TensorCatalogue) -> Result<ModelConfig,
         header,
         keys: Keys::gguf(header, &prefix),
     };
-    let config = (reader.read)(&file, catalogue)?;
+    let config = (reader.read)(&file, catalogue)
+        .and_then(ModelConfig::validate)
+        .map_err(|fault| fault.with_keys(&file.keys))?;
     file.keys.finish(IRRELEVANT)?;
     Ok(config)
 }
@@ -78,11 +78,7 @@ impl GgufConfig<'_> {
         let hidden_size = keys.required_size("embedding_length")?;
         let head_count = keys.required_size("attention.head_count")?;
         if head_count == 0 {
-            return Err(ConfigFault::Invalid {
-                key: "head count".to_owned(),
-                found: "0".to_owned(),
-                rule: "it must lie in 1..2^31".to_owned(),
-            });
+            return quantity::HEADS.invalid("0".to_owned(), "it must lie in 1..2^31");
         }
         let head_dim = match keys.size("attention.key_length")? {
             Some(size) => size,
@@ -108,7 +104,7 @@ impl GgufConfig<'_> {
                 second: value_length.to_string(),
             });
         }
-        let eps = keys.float("attention.layer_norm_rms_epsilon")?;
+        let eps = keys.epsilon("attention.layer_norm_rms_epsilon")?;
         let eps = keys.required("attention.layer_norm_rms_epsilon", eps)?;
         let tokens = self
             .header
@@ -131,7 +127,7 @@ impl GgufConfig<'_> {
                 vocab_size,
                 context_length: keys.required_size("context_length")?,
                 hidden_size,
-                norm_eps: eps as f32,
+                norm_eps: eps,
                 tied_embeddings: catalogue.get(OUTPUT).is_none(),
                 ..ModelConfig::new(family)
             },
@@ -152,7 +148,7 @@ impl GgufConfig<'_> {
             .size("rope.dimension_count")?
             .unwrap_or(attention.head_dim);
         Ok(Rope {
-            theta: self.keys.float("rope.freq_base")?.unwrap_or(10_000.0),
+            theta: self.keys.positive("rope.freq_base")?.unwrap_or(10_000.0),
             rotary_dim,
             layout,
             scaling: scaling(&self.keys, catalogue, rotary_dim)?,

@@ -72,7 +72,9 @@ impl ModelConfig {
             });
         };
         check_architectures(&keys, family.architecture)?;
-        let config = (family.from_json)(&keys)?.validate()?;
+        let config = (family.from_json)(&keys)
+            .and_then(ModelConfig::validate)
+            .map_err(|fault| fault.with_keys(&keys))?;
         if !keys.is_read("quantization_config") {
             let supported = "null (plain F32, F16 and BF16 weights)";
             keys.only("quantization_config", supported, |_| false)?;
@@ -136,7 +138,7 @@ pub(crate) fn common(
             vocab_size: keys.required_size("vocab_size")?,
             context_length: keys.required_size("max_position_embeddings")?,
             hidden_size,
-            norm_eps: keys.float("rms_norm_eps")?.unwrap_or(1e-6) as f32,
+            norm_eps: keys.epsilon("rms_norm_eps")?.unwrap_or(1e-6),
             tied_embeddings: keys.bool("tie_word_embeddings")?.unwrap_or(tied),
             ..ModelConfig::new(family)
         },
@@ -150,9 +152,9 @@ impl Common {
     pub(crate) fn or_norm_eps(
         mut self,
         keys: &Keys<'_>,
-        default: f64,
+        default: f32,
     ) -> Result<Self, ConfigFault> {
-        self.config.norm_eps = keys.float("rms_norm_eps")?.unwrap_or(default) as f32;
+        self.config.norm_eps = keys.epsilon("rms_norm_eps")?.unwrap_or(default);
         Ok(self)
     }
 

@@ -20,6 +20,34 @@ pub(crate) enum Found {
 }
 
 impl Found {
+    fn of_gguf(value: &GgufValue) -> Self {
+        match value {
+            GgufValue::Bool(v) => Self::Bool(*v),
+            GgufValue::String(v) => Self::String(v.to_string()),
+            other => match (other.as_u64(), other.as_f64()) {
+                (Some(v), _) => Self::Unsigned(v),
+                (_, Some(v)) => Self::Float(v),
+                _ => Self::Other(other.describe()),
+            },
+        }
+    }
+
+    /// `None` for `null`, which is as if the key were absent.
+    fn of_json(value: &Json) -> Option<Self> {
+        Some(match value {
+            Json::Null => return None,
+            Json::Bool(v) => Self::Bool(*v),
+            Json::String(v) => Self::String(v.clone()),
+            Json::Number(v) => match (v.as_u64(), v.as_f64()) {
+                (Some(v), _) => Self::Unsigned(v),
+                (_, Some(v)) => Self::Float(v),
+                _ => Self::Other(v.to_string()),
+            },
+            Json::Array(v) => Self::Other(format!("a list of {}", v.len())),
+            Json::Object(_) => Self::Other("an object".to_owned()),
+        })
+    }
+
     pub(crate) fn describe(&self) -> String {
         match self {
             Self::Unsigned(v) => v.to_string(),
@@ -71,28 +99,28 @@ impl<'a> Keys<'a> {
     fn find(&self, key: &str) -> Option<Found> {
         self.seen.borrow_mut().insert(key.to_owned());
         match self.source {
-            Source::Gguf(header) => header.get(&self.name(key)).map(|value| match value {
-                GgufValue::Bool(v) => Found::Bool(*v),
-                GgufValue::String(v) => Found::String(v.to_string()),
-                other => match (other.as_u64(), other.as_f64()) {
-                    (Some(v), _) => Found::Unsigned(v),
-                    (_, Some(v)) => Found::Float(v),
-                    _ => Found::Other(other.describe()),
-                },
-            }),
-            Source::Json(object) => match object.get(key)? {
-                Json::Null => None,
-                Json::Bool(v) => Some(Found::Bool(*v)),
-                Json::String(v) => Some(Found::String(v.clone())),
-                Json::Number(v) => Some(match (v.as_u64(), v.as_f64()) {
-                    (Some(v), _) => Found::Unsigned(v),
-                    (_, Some(v)) => Found::Float(v),
-                    _ => Found::Other(v.to_string()),
-                }),
-                Json::Array(v) => Some(Found::Other(format!("a list of {}", v.len()))),
-                Json::Object(_) => Some(Found::Other("an object".to_owned())),
-            },
+            Source::Gguf(header) => header.get(&self.name(key)).map(Found::of_gguf),
+            Source::Json(object) => Found::of_json(object.get(key)?),
         }
+    }
+
+    /// What stands under a key, for messages; in JSON, dots lead into objects.
+    pub(crate) fn given(&self, path: &str) -> Option<String> {
+        let found = match self.source {
+            Source::Gguf(header) => header.get(&self.name(path)).map(Found::of_gguf),
+            Source::Json(object) => {
+                let (first, rest) = path.split_once('.').unwrap_or((path, ""));
+                let steps = rest.split('.').filter(|step| !step.is_empty());
+                let value = steps.fold(object.get(first), |value, step| value?.get(step));
+                match value? {
+                    Json::Array(list) if list.len() <= 8 => {
+                        Some(Found::Other(quoted(&value?.to_string())))
+                    }
+                    value => Found::of_json(value),
+                }
+            }
+        };
+        found.map(|found| found.describe())
     }
 
     fn typed<T>(
@@ -127,6 +155,62 @@ impl<'a> Keys<'a> {
             Found::Float(v) => Some(*v),
             _ => None,
         })
+    }
+
+    /// A number above 0 that stays one in f32, in which the graph computes.
+    pub(crate) fn positive(&self, key: &str) -> Result<Option<f64>, ConfigFault> {
+        let value = self.float(key)?;
+        value
+            .map(|value| self.check_positive(key, value))
+            .transpose()
+    }
+
+    fn check_positive(&self, key: &str, value: f64) -> Result<f64, ConfigFault> {
+        let single = value as f32;
+        if single.is_finite() && single > 0.0 {
+            return Ok(value);
+        }
+        Err(ConfigFault::Invalid {
+            key: self.name(key),
+            found: value.to_string(),
+            rule: "it must be positive, and finite in f32".to_owned(),
+        })
+    }
+
+    /// As [`Self::positive`], of what the graph multiplies by; 1 where it is absent.
+    pub(crate) fn multiplier(&self, key: &str) -> Result<f32, ConfigFault> {
+        Ok(self.positive(key)?.unwrap_or(1.0) as f32)
+    }
+
+    /// A list of so many multipliers; ones where it is absent.
+    pub(crate) fn multipliers<const N: usize>(&self, key: &str) -> Result<[f32; N], ConfigFault> {
+        let Some(list) = self.floats(key)? else {
+            return Ok([1.0; N]);
+        };
+        let length = list.len();
+        let list: Vec<f32> = list
+            .into_iter()
+            .map(|value| Ok(self.check_positive(key, value)? as f32))
+            .collect::<Result<_, ConfigFault>>()?;
+        list.try_into().map_err(|_| ConfigFault::Invalid {
+            key: self.name(key),
+            found: format!("a list of {length}"),
+            rule: format!("it must have {N} entries"),
+        })
+    }
+
+    /// What is added under the root of a norm: 0 or more.
+    pub(crate) fn epsilon(&self, key: &str) -> Result<Option<f32>, ConfigFault> {
+        match self.float(key)? {
+            Some(value) if !(value >= 0.0 && (value as f32).is_finite()) => {
+                Err(ConfigFault::Invalid {
+                    key: self.name(key),
+                    found: value.to_string(),
+                    rule: "it must be finite and not negative".to_owned(),
+                })
+            }
+            value => Ok(value.map(|value| value as f32)),
+        }
     }
 
     pub(crate) fn bool(&self, key: &str) -> Result<Option<bool>, ConfigFault> {

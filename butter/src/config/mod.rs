@@ -14,6 +14,7 @@ pub(crate) mod gguf;
 pub(crate) mod hugging_face;
 pub(crate) mod keys;
 mod multimodal;
+mod quantity;
 mod rope_keys;
 
 use std::path::PathBuf;
@@ -22,6 +23,8 @@ pub use blocks::{
     LatentAttention, Mixture, Multipliers, PerLayerInputs, Scoring, SharedExpert, ShortConvolution,
 };
 pub(crate) use gguf::{OUTPUT, ROPE_FACTORS, ignored_keys};
+
+use quantity::Quantity;
 
 use crate::rope::Rope;
 
@@ -52,8 +55,8 @@ pub struct ModelConfig {
     pub logit_scale: f32,
     /// Cap of the logits: `c * tanh(x / c)`.
     pub logit_soft_cap: Option<f32>,
-    /// Whether the embedding is the output projection as well. If so, it is
-    /// used even where the file holds a separate one.
+    /// Whether the embedding is the output projection as well. A file that holds one all the same
+    /// must hold the same numbers in both.
     pub tied_embeddings: bool,
     /// Inputs from the token itself that each layer has beside the residual stream.
     pub per_layer_inputs: Option<PerLayerInputs>,
@@ -311,7 +314,7 @@ impl Activation {
             return Ok(());
         }
         let rule = "without a gate, only squared ReLU and GELU (tanh) are computed";
-        invalid("activation", self.to_string(), rule)
+        quantity::ACTIVATION.invalid(self.to_string(), rule)
     }
 }
 
@@ -389,26 +392,26 @@ impl ModelConfig {
     /// Checks what each value alone and the values together must satisfy.
     pub(crate) fn validate(self) -> Result<Self, ConfigFault> {
         check_sizes(&[
-            ("vocabulary size", self.vocab_size),
-            ("context length", self.context_length),
-            ("hidden size", self.hidden_size),
-            ("layer count", self.layers.len()),
+            (quantity::VOCABULARY, self.vocab_size),
+            (quantity::CONTEXT, self.context_length),
+            (quantity::HIDDEN, self.hidden_size),
+            (quantity::LAYERS, self.layers.len()),
         ])?;
         if !(self.norm_eps.is_finite() && self.norm_eps >= 0.0) {
             let found = self.norm_eps.to_string();
             let rule = "it must be finite and not negative";
-            return invalid("RMS norm epsilon", found, rule);
+            return quantity::EPSILON.invalid(found, rule);
         }
-        for (key, scale) in [
-            ("embedding scale", self.embedding_scale),
-            ("residual scale", self.residual_scale),
-            ("logit scale", self.logit_scale),
+        for (quantity, scale) in [
+            (quantity::EMBEDDING_SCALE, self.embedding_scale),
+            (quantity::RESIDUAL_SCALE, self.residual_scale),
+            (quantity::LOGIT_SCALE, self.logit_scale),
         ] {
             if !scale.is_finite() || scale == 0.0 {
-                return invalid(key, scale.to_string(), "it must be finite and not 0");
+                return quantity.invalid(scale.to_string(), "it must be finite and not 0");
             }
         }
-        check_soft_cap("logit soft cap", self.logit_soft_cap)?;
+        check_soft_cap(quantity::LOGIT_CAP, self.logit_soft_cap)?;
         for (index, layer) in self.layers.iter().enumerate() {
             match &layer.mixer {
                 Mixer::Attention(attention) => {
@@ -428,12 +431,12 @@ impl ModelConfig {
             match &layer.feed_forward {
                 FeedForward::Dense {
                     intermediate_size, ..
-                } => check_sizes(&[("feed-forward size", *intermediate_size)])?,
+                } => check_sizes(&[(quantity::FEED_FORWARD, *intermediate_size)])?,
                 FeedForward::Plain {
                     intermediate_size,
                     activation,
                 } => {
-                    check_sizes(&[("feed-forward size", *intermediate_size)])?;
+                    check_sizes(&[(quantity::FEED_FORWARD, *intermediate_size)])?;
                     activation.check_alone()?;
                 }
                 FeedForward::Mixture(mixture) => mixture.validate()?,
@@ -445,17 +448,13 @@ impl ModelConfig {
         }
         if let Some(inputs) = &self.per_layer_inputs {
             check_sizes(&[
-                ("per-layer vocabulary size", inputs.vocab_size),
-                ("per-layer input size", inputs.size),
+                (quantity::LAYER_VOCABULARY, inputs.vocab_size),
+                (quantity::LAYER_INPUT, inputs.size),
             ])?;
-            check_heads(self.layers.len(), inputs.size)?;
+            check_heads(quantity::LAYER_INPUT, self.layers.len(), inputs.size)?;
             if inputs.vocab_size < self.vocab_size {
                 let found = format!("{} for {} tokens", inputs.vocab_size, self.vocab_size);
-                return invalid(
-                    "per-layer vocabulary size",
-                    found,
-                    "every token needs a row",
-                );
+                return quantity::LAYER_VOCABULARY.invalid(found, "every token needs a row");
             }
         }
         Ok(self)
@@ -477,56 +476,48 @@ impl ModelConfig {
         }
         let found = format!("layer {source} for layer {index}");
         let rule = "it must be an earlier layer with keys and values of the same shape";
-        invalid("shared cache", found, rule)
+        quantity::SHARED_CACHE.invalid(found, rule)
     }
 }
 
 /// Checks a layer count before anything of that length is made.
 pub(crate) fn check_layer_count(count: usize) -> Result<usize, ConfigFault> {
     if count > MOST_LAYERS {
-        return invalid("layer count", count.to_string(), "at most 4096 are read");
+        return quantity::LAYERS.invalid(count.to_string(), "at most 4096 are read");
     }
     Ok(count)
 }
 
-fn invalid<T>(key: &str, found: String, rule: &str) -> Result<T, ConfigFault> {
-    Err(ConfigFault::Invalid {
-        key: key.to_owned(),
-        found,
-        rule: rule.to_owned(),
-    })
-}
-
-fn check_sizes(sizes: &[(&str, usize)]) -> Result<(), ConfigFault> {
+fn check_sizes(sizes: &[(Quantity, usize)]) -> Result<(), ConfigFault> {
     match sizes
         .iter()
         .find(|(_, size)| *size == 0 || *size > LARGEST_DIMENSION)
     {
-        Some((key, size)) => invalid(key, size.to_string(), "it must lie in 1..2^31"),
+        Some((quantity, size)) => quantity.invalid(size.to_string(), "it must lie in 1..2^31"),
         None => Ok(()),
     }
 }
 
-fn check_heads(count: usize, size: usize) -> Result<(), ConfigFault> {
+fn check_heads(quantity: Quantity, count: usize, size: usize) -> Result<(), ConfigFault> {
     let together = count.checked_mul(size);
     if together.is_none_or(|size| size > LARGEST_DIMENSION) {
         let rule = "all heads together must stay below 2^31 elements";
-        return invalid("heads", format!("{count} of size {size}"), rule);
+        return quantity.invalid(format!("{count} of size {size}"), rule);
     }
     Ok(())
 }
 
 fn check_base(rope: &Rope) -> Result<(), ConfigFault> {
     if !(rope.theta.is_finite() && rope.theta > 0.0) {
-        return invalid("RoPE base", rope.theta.to_string(), "it must be positive");
+        return quantity::ROPE_BASE.invalid(rope.theta.to_string(), "it must be positive");
     }
     Ok(())
 }
 
-fn check_soft_cap(key: &str, cap: Option<f32>) -> Result<(), ConfigFault> {
+fn check_soft_cap(quantity: Quantity, cap: Option<f32>) -> Result<(), ConfigFault> {
     match cap {
         Some(cap) if !(cap.is_finite() && cap > 0.0) => {
-            invalid(key, cap.to_string(), "it must be positive")
+            quantity.invalid(cap.to_string(), "it must be positive")
         }
         _ => Ok(()),
     }
@@ -535,25 +526,25 @@ fn check_soft_cap(key: &str, cap: Option<f32>) -> Result<(), ConfigFault> {
 impl Attention {
     fn validate(&self) -> Result<(), ConfigFault> {
         check_sizes(&[
-            ("head count", self.head_count),
-            ("key-value head count", self.kv_head_count),
-            ("head size", self.head_dim),
-            ("window", self.window.unwrap_or(1)),
+            (quantity::HEADS, self.head_count),
+            (quantity::KV_HEADS, self.kv_head_count),
+            (quantity::HEAD_SIZE, self.head_dim),
+            (quantity::WINDOW, self.window.unwrap_or(1)),
         ])?;
-        check_heads(self.head_count, self.head_dim)?;
+        check_heads(quantity::ALL_HEADS, self.head_count, self.head_dim)?;
         if !self.head_count.is_multiple_of(self.kv_head_count) {
             let found = format!("{} for {} query heads", self.kv_head_count, self.head_count);
             let rule = "it must divide the query heads";
-            return invalid("key-value head count", found, rule);
+            return quantity::KV_HEADS.invalid(found, rule);
         }
         if !self.scale.is_finite() || self.scale <= 0.0 {
             let found = self.scale.to_string();
-            return invalid("attention scale", found, "it must be positive");
+            return quantity::ATTENTION_SCALE.invalid(found, "it must be positive");
         }
-        check_soft_cap("attention soft cap", self.soft_cap)?;
+        check_soft_cap(quantity::ATTENTION_CAP, self.soft_cap)?;
         if self.value_is_key && !self.value_norm {
             let rule = "only values that are normalised may be the key projection's";
-            return invalid("values", "the keys".to_owned(), rule);
+            return quantity::VALUES.invalid("the keys".to_owned(), rule);
         }
         let Some(rope) = &self.rope else {
             return Ok(());
@@ -562,7 +553,7 @@ impl Attention {
         if rotary == 0 || !rotary.is_multiple_of(2) || rotary > self.head_dim {
             let found = format!("{rotary} of a head of {}", self.head_dim);
             let rule = "it must be even, positive and within the head";
-            return invalid("rotary size", found, rule);
+            return quantity::ROTARY.invalid(found, rule);
         }
         check_base(rope)
     }
@@ -571,20 +562,28 @@ impl Attention {
 impl GatedDelta {
     fn validate(&self) -> Result<(), ConfigFault> {
         check_sizes(&[
-            ("key head count", self.key_head_count),
-            ("value head count", self.value_head_count),
-            ("key head size", self.key_head_dim),
-            ("value head size", self.value_head_dim),
-            ("convolution width", self.conv_width),
+            (quantity::DELTA_KEY_HEADS, self.key_head_count),
+            (quantity::DELTA_VALUE_HEADS, self.value_head_count),
+            (quantity::DELTA_KEY_SIZE, self.key_head_dim),
+            (quantity::DELTA_VALUE_SIZE, self.value_head_dim),
+            (quantity::CONVOLUTION, self.conv_width),
         ])?;
-        check_heads(self.key_head_count, self.key_head_dim)?;
-        check_heads(self.value_head_count, self.value_head_dim)?;
+        check_heads(
+            quantity::DELTA_HEADS,
+            self.key_head_count,
+            self.key_head_dim,
+        )?;
+        check_heads(
+            quantity::DELTA_HEADS,
+            self.value_head_count,
+            self.value_head_dim,
+        )?;
         if !self.value_head_count.is_multiple_of(self.key_head_count) {
             let found = format!(
                 "{} for {} key heads",
                 self.value_head_count, self.key_head_count
             );
-            return invalid("value head count", found, "it must be a multiple of them");
+            return quantity::DELTA_VALUE_HEADS.invalid(found, "it must be a multiple of them");
         }
         Ok(())
     }
@@ -593,27 +592,28 @@ impl GatedDelta {
 impl Mamba2 {
     fn validate(&self) -> Result<(), ConfigFault> {
         check_sizes(&[
-            ("state-space head count", self.head_count),
-            ("state-space head size", self.head_dim),
-            ("state size", self.state_size),
-            ("state group count", self.group_count),
-            ("convolution width", self.conv_width),
+            (quantity::STATE_HEADS, self.head_count),
+            (quantity::STATE_HEAD_SIZE, self.head_dim),
+            (quantity::STATE, self.state_size),
+            (quantity::STATE_GROUPS, self.group_count),
+            (quantity::CONVOLUTION, self.conv_width),
         ])?;
-        check_heads(self.head_count, self.head_dim)?;
-        check_heads(self.group_count, self.state_size)?;
+        check_heads(quantity::STATE_ALL, self.head_count, self.head_dim)?;
+        check_heads(quantity::STATE_ALL, self.group_count, self.state_size)?;
         if !self.head_count.is_multiple_of(self.group_count) {
             let found = format!("{} for {} heads", self.group_count, self.head_count);
-            return invalid("state group count", found, "it must divide the heads");
+            return quantity::STATE_GROUPS.invalid(found, "it must divide the heads");
         }
         let groups = self.norm_groups.unwrap_or(1);
         if groups == 0 || !self.inner_size().is_multiple_of(groups) {
             let found = format!("{groups} for {} elements", self.inner_size());
-            return invalid("norm group count", found, "it must divide them");
+            return quantity::NORM_GROUPS.invalid(found, "it must divide them");
         }
         let (least, most) = self.time_step_limits;
-        if least.is_nan() || most.is_nan() || least > most {
+        if !(least.is_finite() && 0.0 <= least && least <= most && most > 0.0) {
             let found = format!("{least}..{most}");
-            return invalid("time step limits", found, "the first must be the smaller");
+            let rule = "both must be positive, the first the smaller or 0";
+            return quantity::TIME_STEPS.invalid(found, rule);
         }
         Ok(())
     }
@@ -681,6 +681,20 @@ pub enum ConfigFault {
         second_key: String,
         /// Its value.
         second: String,
+    },
+    /// A number that no model can have, whichever keys it comes from.
+    #[error("{quantity} is {found}{given}: {rule}")]
+    Range {
+        /// What it is.
+        quantity: &'static str,
+        /// Keys that files have it under.
+        keys: &'static [&'static str],
+        /// Its value.
+        found: String,
+        /// The keys that this file has, with their values.
+        given: String,
+        /// What it must satisfy.
+        rule: String,
     },
     /// A value that no model can have.
     #[error("{key} is {found}: {rule}")]

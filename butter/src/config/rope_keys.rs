@@ -45,7 +45,7 @@ pub(crate) fn read_by_layer_type(
     let old_full = old_recipe(keys, "rope_theta", full)?;
     let old_sliding = Recipe {
         theta: keys
-            .float(local_theta_key)?
+            .positive(local_theta_key)?
             .map(|v| (keys.name(local_theta_key), v)),
         ..Recipe::default()
     };
@@ -82,6 +82,7 @@ struct Recipe {
     theta: Option<(String, f64)>,
     partial: Option<(String, f64)>,
     scaling: Option<(String, RopeScaling)>,
+    sections: Option<(String, Vec<usize>)>,
 }
 
 impl Recipe {
@@ -108,6 +109,7 @@ impl Recipe {
             theta: agree(self.theta, newer.theta)?,
             partial: newer.partial.or(self.partial),
             scaling: agree(self.scaling, newer.scaling)?,
+            sections: agree(self.sections, newer.sections)?,
         })
     }
 
@@ -123,6 +125,12 @@ impl Recipe {
                 rule: "it must lie above 0 and at most at 1".to_owned(),
             });
         }
+        // Where the recipe stands: `rope_scaling.`, `rope_parameters.`.
+        let place = self.scaling.as_ref().map_or("", |(key, _)| key.as_str());
+        let prefix = place
+            .strip_suffix("rope_type")
+            .unwrap_or_default()
+            .to_owned();
         let mut rope = Rope {
             theta: self.theta.map_or(defaults.theta, |(_, theta)| theta),
             rotary_dim: (defaults.head_dim as f64 * partial) as usize,
@@ -135,11 +143,26 @@ impl Recipe {
             *pairs = rope.rotary_dim / 2;
             rope.rotary_dim = defaults.head_dim;
         }
+        if let Some((key, sections)) = self.sections {
+            let pairs = rope.rotary_dim / 2;
+            let sum = sections
+                .iter()
+                .try_fold(0, |sum: usize, n| sum.checked_add(*n));
+            if sections.len() != 3 || sum != Some(pairs) {
+                return Err(ConfigFault::Invalid {
+                    key,
+                    found: quoted(&format!("{sections:?}")),
+                    rule: format!(
+                        "it must have 3 entries that add up to {pairs}, half of what is rotated of head_dim"
+                    ),
+                });
+            }
+        }
         if let RopeScaling::Longrope { short, long, .. } = &rope.scaling {
             for (key, factors) in [("short_factor", short), ("long_factor", long)] {
                 if factors.len() != rope.rotary_dim / 2 {
                     return Err(ConfigFault::Invalid {
-                        key: format!("rope {key}"),
+                        key: format!("{prefix}{key}"),
                         found: format!("a list of {}", factors.len()),
                         rule: format!("it must have {}, half the rotary size", rope.rotary_dim / 2),
                     });
@@ -160,11 +183,11 @@ fn old_recipe(
         None => Recipe::default(),
     };
     let top = Recipe {
-        theta: keys.float(theta_key)?.map(|v| (keys.name(theta_key), v)),
+        theta: keys.positive(theta_key)?.map(|v| (keys.name(theta_key), v)),
         partial: keys
             .float("partial_rotary_factor")?
             .map(|v| (keys.name("partial_rotary_factor"), v)),
-        scaling: None,
+        ..Recipe::default()
     };
     top.join(scaling)
 }
@@ -205,7 +228,7 @@ fn recipe(keys: &Keys<'_>, defaults: RopeDefaults) -> Result<Recipe, ConfigFault
         "proportional" => RopeScaling::Proportional {
             // Follows from the rotated part, which may stand elsewhere.
             pairs: 0,
-            factor: optional_positive(keys, "factor")?.unwrap_or(1.0),
+            factor: keys.positive("factor")?.unwrap_or(1.0),
         },
         "yarn" => yarn(keys, defaults)?,
         "longrope" | "su" => longrope(keys, defaults)?,
@@ -220,13 +243,13 @@ fn recipe(keys: &Keys<'_>, defaults: RopeDefaults) -> Result<Recipe, ConfigFault
         }
     };
     let named = |key: &str, value: Option<f64>| value.map(|v| (keys.name(key), v));
-    let theta = named("rope_theta", keys.float("rope_theta")?);
+    let theta = named("rope_theta", keys.positive("rope_theta")?);
     let partial = named(
         "partial_rotary_factor",
         keys.float("partial_rotary_factor")?,
     );
-    // As for `mrope` above.
-    keys.sizes("mrope_section")?;
+    // As for `mrope` above; sections that are no division of a head belong to another model.
+    let sections = keys.sizes("mrope_section")?;
     keys.bool("mrope_interleaved")?;
     // A factor may stand beside "default", where nothing reads it.
     let irrelevant: &[&str] = match scaling {
@@ -238,23 +261,13 @@ fn recipe(keys: &Keys<'_>, defaults: RopeDefaults) -> Result<Recipe, ConfigFault
         theta,
         partial,
         scaling: Some((keys.name("rope_type"), scaling)),
+        sections: sections.map(|sections| (keys.name("mrope_section"), sections)),
     })
 }
 
 fn positive(keys: &Keys<'_>, key: &str) -> Result<f64, ConfigFault> {
-    let value = optional_positive(keys, key)?;
+    let value = keys.positive(key)?;
     keys.required(key, value)
-}
-
-fn optional_positive(keys: &Keys<'_>, key: &str) -> Result<Option<f64>, ConfigFault> {
-    match keys.float(key)? {
-        Some(value) if !(value.is_finite() && value > 0.0) => Err(ConfigFault::Invalid {
-            key: keys.name(key),
-            found: value.to_string(),
-            rule: "it must be positive".to_owned(),
-        }),
-        value => Ok(value),
-    }
 }
 
 fn llama3(keys: &Keys<'_>) -> Result<RopeScaling, ConfigFault> {
@@ -300,7 +313,7 @@ fn extension(keys: &Keys<'_>, defaults: RopeDefaults) -> Result<(usize, f64), Co
             rule: "it must be at least 2".to_owned(),
         });
     }
-    let factor = match optional_positive(keys, "factor")? {
+    let factor = match keys.positive("factor")? {
         Some(factor) => factor,
         None if original.is_some() => defaults.context_length as f64 / original_context as f64,
         None => keys.required("factor", None)?,
@@ -310,23 +323,26 @@ fn extension(keys: &Keys<'_>, defaults: RopeDefaults) -> Result<(usize, f64), Co
 
 fn yarn(keys: &Keys<'_>, defaults: RopeDefaults) -> Result<RopeScaling, ConfigFault> {
     let (original_context, factor) = extension(keys, defaults)?;
-    let (mscale, mscale_all) = (
-        optional_positive(keys, "mscale")?,
-        optional_positive(keys, "mscale_all_dim")?,
-    );
-    let magnitude = match (
-        optional_positive(keys, "attention_factor")?,
-        mscale,
-        mscale_all,
-    ) {
+    let (mscale, mscale_all) = (keys.positive("mscale")?, keys.positive("mscale_all_dim")?);
+    let magnitude = match (keys.positive("attention_factor")?, mscale, mscale_all) {
         (Some(given), _, _) => given,
         (None, Some(one), Some(all)) => yarn_magnitude(factor, one) / yarn_magnitude(factor, all),
         (None, _, _) => yarn_magnitude(factor, 1.0),
     };
+    let beta_fast = keys.positive("beta_fast")?.unwrap_or(32.0);
+    let beta_slow = keys.positive("beta_slow")?.unwrap_or(1.0);
+    if beta_fast < beta_slow {
+        return Err(ConfigFault::Conflict {
+            first_key: keys.name("beta_fast"),
+            first: beta_fast.to_string(),
+            second_key: keys.name("beta_slow"),
+            second: format!("{beta_slow}, which must not be more"),
+        });
+    }
     Ok(RopeScaling::Yarn {
         factor,
-        beta_fast: optional_positive(keys, "beta_fast")?.unwrap_or(32.0),
-        beta_slow: optional_positive(keys, "beta_slow")?.unwrap_or(1.0),
+        beta_fast,
+        beta_slow,
         original_context,
         truncate: keys.bool("truncate")?.unwrap_or(true),
         magnitude,
@@ -348,7 +364,7 @@ fn longrope(keys: &Keys<'_>, defaults: RopeDefaults) -> Result<RopeScaling, Conf
             None => Ok(list),
         }
     };
-    let given = optional_positive(keys, "attention_factor")?;
+    let given = keys.positive("attention_factor")?;
     Ok(RopeScaling::Longrope {
         short: factors("short_factor")?,
         long: factors("long_factor")?,

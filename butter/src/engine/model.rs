@@ -93,7 +93,13 @@ impl DeviceModel {
         let graph = Graph::load(&device, &config, weights, options.dtype, &cache)?;
         let mut model = DeviceModel {
             tables: BlockTables::new(&device, &cache)?,
-            pages: PageTable::new(cache.blocks, BLOCK_SIZE, sequences, cache.blocks_a_sequence),
+            pages: PageTable::new(
+                cache.blocks,
+                BLOCK_SIZE,
+                sequences,
+                cache.blocks_a_sequence,
+                cache.snapshots,
+            ),
             forgetting: Forgetting {
                 ring: config
                     .widest_window()
@@ -288,6 +294,11 @@ impl DeviceModel {
         let mut results = Vec::new();
         if !rows.is_empty() {
             lengths = self.check(rows)?;
+            if self.forgetting.recurrent {
+                for id in lengths.keys() {
+                    self.pages.reserve_state(*id)?;
+                }
+            }
             let (gathered, order) = gathered(rows);
             let mut found = Vec::new();
             let mut begun = false;

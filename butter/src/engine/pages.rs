@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::model::StateUsage;
+use super::state::MOST_SNAPSHOTS;
 use crate::model::{ModelError, SequenceId};
 
 /// Which blocks of the cache each open sequence holds. All blocks of a sequence are reserved
@@ -15,6 +16,8 @@ pub struct PageTable {
     blocks: usize,
     free_blocks: Vec<u32>,
     free_slots: Vec<u32>,
+    /// Slots of states beside the two of each sequence.
+    free_states: Vec<u32>,
     sequences: BTreeMap<SequenceId, Sequence>,
     next_id: u32,
 }
@@ -30,13 +33,24 @@ pub struct Sequence {
     pub length: usize,
     /// Positions reserved.
     pub capacity: usize,
-    /// Which of its two state slots holds the committed state: 0 or 1.
-    version: u32,
-    /// The length whose state the other slot still holds.
-    previous: Option<usize>,
+    /// Slots of states that are its own.
+    own: Vec<u32>,
+    /// The states that are there, of growing lengths: the last is the committed one.
+    states: Vec<State>,
     /// One past the last position ever written since the sequence was empty.
     written: usize,
 }
+
+/// A recurrent state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct State {
+    /// Positions that went into it.
+    length: usize,
+    slot: u32,
+}
+
+/// Positions between states that are worth a slot of the pool.
+const APART: usize = 32;
 
 /// What a model's layers can forget.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,16 +64,43 @@ pub struct Forgetting {
 impl Sequence {
     /// The slots of state that a step reads and writes; `zero` is the one for beginnings.
     pub fn state_slots(&self, zero: u32) -> (u32, u32) {
-        let committed = 2 * self.slot + self.version;
-        let from = if self.length == 0 { zero } else { committed };
-        (from, 2 * self.slot + (1 - self.version))
+        let from = self.states.last().map_or(zero, |state| state.slot);
+        (from, self.next_slot())
     }
 
     /// The slots whose state a step, or one after a truncation, may read.
     pub fn kept_slots(&self) -> impl Iterator<Item = u32> {
-        let committed = (self.length > 0).then_some(2 * self.slot + self.version);
-        let previous = self.previous.map(|_| 2 * self.slot + (1 - self.version));
-        committed.into_iter().chain(previous)
+        self.states.iter().map(|state| state.slot)
+    }
+
+    /// The slot that the next step writes: a free one, else that of the state which goes first.
+    fn next_slot(&self) -> u32 {
+        let is_free = |slot: &&u32| self.states.iter().all(|state| state.slot != **slot);
+        match self.own.iter().find(is_free) {
+            Some(slot) => *slot,
+            None => self.states[self.first_to_go().0].slot,
+        }
+    }
+
+    /// The state without which those that stay lie closest together, and how far its neighbours
+    /// are apart then. Never the committed one.
+    fn first_to_go(&self) -> (usize, usize) {
+        let gap = |i: usize| {
+            let before = i
+                .checked_sub(1)
+                .map_or(0, |before| self.states[before].length);
+            self.states[i + 1].length - before
+        };
+        let older = 0..self.states.len().saturating_sub(1);
+        let (gap, index) = older.map(|i| (gap(i), i)).min().unwrap_or((0, 0));
+        (index, gap)
+    }
+
+    /// Whether another slot would keep a state that is worth it.
+    fn wants_slot(&self) -> bool {
+        self.states.len() == self.own.len()
+            && self.own.len() < 2 + MOST_SNAPSHOTS
+            && self.first_to_go().1 >= APART
     }
 
     /// The positions that a ring of `ring` positions still holds.
@@ -69,14 +110,16 @@ impl Sequence {
 
     /// A step up to `length` starts: what it overwrites is no longer there.
     pub fn begin(&mut self, length: usize) {
-        self.previous = None;
+        if self.states.len() == self.own.len() {
+            self.states.remove(self.first_to_go().0);
+        }
         self.written = self.written.max(length);
     }
 
     /// The step's rows join the sequence.
     pub fn commit(&mut self, length: usize) {
-        self.previous = Some(self.length);
-        self.version = 1 - self.version;
+        let slot = self.next_slot();
+        self.states.push(State { length, slot });
         self.length = length;
     }
 
@@ -87,20 +130,17 @@ impl Sequence {
             return self.length;
         }
         let mut kept = length;
-        if layers.recurrent && kept > 0 {
-            // The states that are there: the committed one, and the one before its step.
-            kept = match self.previous {
-                Some(previous) if previous <= length => previous,
-                _ => 0,
-            };
-            self.version = 1 - self.version;
+        if layers.recurrent {
+            let states = self.states.iter().rev();
+            let last = states.map(|state| state.length).find(|at| *at <= length);
+            kept = last.unwrap_or(0);
         }
         if let Some((window, ring)) = layers.ring
             && (kept + 1).saturating_sub(window) < self.written.saturating_sub(ring)
         {
             kept = 0;
         }
-        self.previous = None;
+        self.states.retain(|state| state.length <= kept);
         self.length = kept;
         if kept == 0 {
             self.written = 0;
@@ -111,14 +151,23 @@ impl Sequence {
 
 impl PageTable {
     /// A table of `blocks` blocks of `block_size` positions for `slots` sequences of at most
-    /// `max_blocks` blocks each.
-    pub fn new(blocks: usize, block_size: usize, slots: usize, max_blocks: usize) -> PageTable {
+    /// `max_blocks` blocks each, with two slots of states each and `snapshots` for all.
+    pub fn new(
+        blocks: usize,
+        block_size: usize,
+        slots: usize,
+        max_blocks: usize,
+        snapshots: usize,
+    ) -> PageTable {
         PageTable {
             block_size,
             max_blocks,
             blocks,
             free_blocks: (0..blocks as u32).rev().collect(),
             free_slots: (0..slots as u32).rev().collect(),
+            free_states: (2 * slots as u32..(2 * slots + snapshots) as u32)
+                .rev()
+                .collect(),
             sequences: BTreeMap::new(),
             next_id: 0,
         }
@@ -153,8 +202,8 @@ impl PageTable {
                 blocks,
                 length: 0,
                 capacity,
-                version: 0,
-                previous: None,
+                own: vec![2 * slot, 2 * slot + 1],
+                states: Vec::new(),
                 written: 0,
             },
         );
@@ -203,7 +252,20 @@ impl PageTable {
         let sequence = self.sequences.remove(&id)?;
         self.free_blocks.extend(sequence.blocks);
         self.free_slots.push(sequence.slot);
+        self.free_states.extend(&sequence.own[2..]);
         Some(sequence.slot)
+    }
+
+    /// Gives a sequence another slot for states where that keeps one which is worth it.
+    pub fn reserve_state(&mut self, id: SequenceId) -> Result<(), ModelError> {
+        let sequence = self
+            .sequences
+            .get_mut(&id)
+            .ok_or(ModelError::UnknownSequence(id))?;
+        if sequence.wants_slot() {
+            sequence.own.extend(self.free_states.pop());
+        }
+        Ok(())
     }
 
     /// How much is taken.
@@ -241,7 +303,7 @@ mod tests {
     use super::*;
 
     fn sequence(steps: &[usize]) -> Sequence {
-        let mut table = PageTable::new(100, 16, 1, 100);
+        let mut table = PageTable::new(100, 16, 1, 100, 0);
         let id = table.open(1000).unwrap();
         let mut sequence = table.sequences.remove(&id).unwrap();
         for &length in steps {
@@ -269,6 +331,114 @@ mod tests {
         );
     }
 
+    // E09: what a step reads is what a step of that length wrote, whatever was cut or abandoned
+    // between, and no state is in two places.
+    #[test]
+    fn a_slot_holds_the_state_that_it_is_said_to_hold() {
+        let layers = Forgetting {
+            ring: None,
+            recurrent: true,
+        };
+        const ZERO: u32 = 2 * 3 + 7;
+        let mut seed = 1u32;
+        let mut below = |n: usize| {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (seed >> 8) as usize % n
+        };
+        let mut table = PageTable::new(1000, 16, 3, 1000, 7);
+        // What lies in each slot: whose state, and of which tokens.
+        let mut slots: Vec<Option<(SequenceId, Vec<usize>)>> = vec![None; ZERO as usize];
+        let mut open: Vec<(SequenceId, Vec<usize>)> = Vec::new();
+        let mut most_kept = 0;
+        for turn in 0..20_000 {
+            if open.len() < 3 {
+                open.push((table.open(4000).expect("room"), Vec::new()));
+            }
+            let chosen = below(open.len());
+            let (id, tokens) = &mut open[chosen];
+            match below(40) {
+                0 => {
+                    table.close(*id);
+                    open.swap_remove(chosen);
+                    continue;
+                }
+                1 | 2 => {
+                    let length = below(tokens.len() + 1);
+                    let wanted = table
+                        .get(*id)
+                        .expect("open")
+                        .clone()
+                        .truncate(length, layers);
+                    let left = table.get_mut(*id).expect("open").truncate(length, layers);
+                    assert!(left == wanted && left <= length);
+                    tokens.truncate(left);
+                }
+                kind => {
+                    let rows = if kind < 20 {
+                        1 + below(3)
+                    } else {
+                        16 + below(60)
+                    };
+                    if tokens.len() + rows > 4000 {
+                        continue;
+                    }
+                    table.reserve_state(*id).expect("open");
+                    let sequence = table.get_mut(*id).expect("open");
+                    let (from, to) = sequence.state_slots(ZERO);
+                    sequence.begin(tokens.len() + rows);
+                    assert_eq!(sequence.state_slots(ZERO), (from, to), "of a second part");
+                    match from {
+                        ZERO => assert!(tokens.is_empty()),
+                        from => {
+                            let found = slots[from as usize].as_ref();
+                            assert_eq!(found, Some(&(*id, tokens.clone())), "turn {turn}");
+                        }
+                    }
+                    let longer: Vec<usize> = tokens
+                        .iter()
+                        .copied()
+                        .chain((0..rows).map(|i| turn * 100 + i))
+                        .collect();
+                    slots[to as usize] = Some((*id, longer.clone()));
+                    // Every tenth step is abandoned.
+                    if below(10) > 0 {
+                        sequence.commit(longer.len());
+                        *tokens = longer;
+                    }
+                    most_kept = most_kept.max(sequence.states.len());
+                }
+            }
+        }
+        assert_eq!(most_kept, 2 + 7, "one sequence had the whole pool");
+        for (id, _) in open {
+            table.close(id);
+        }
+        assert_eq!(table.free_states.len(), 7);
+    }
+
+    #[test]
+    fn snapshots_spread_over_a_long_prompt() {
+        let layers = Forgetting {
+            ring: None,
+            recurrent: true,
+        };
+        let mut table = PageTable::new(1000, 16, 1, 1000, 8);
+        let id = table.open(4096).expect("room");
+        for length in (64..=2048).step_by(64).chain(2049..2100) {
+            table.reserve_state(id).expect("open");
+            let sequence = table.get_mut(id).expect("open");
+            sequence.begin(length);
+            sequence.commit(length);
+        }
+        let sequence = table.get(id).expect("open");
+        assert_eq!(sequence.states.len(), 2 + MOST_SNAPSHOTS);
+        let mut worst = 0;
+        for cut in 0..2099 {
+            worst = worst.max(cut - sequence.clone().truncate(cut, layers));
+        }
+        assert!(worst <= 512, "{worst} positions are computed again");
+    }
+
     // E06, E09: an abandoned step leaves the committed state; one step back is there, no more.
     #[test]
     fn a_state_gives_back_its_last_step_or_everything() {
@@ -293,7 +463,7 @@ mod tests {
 
     #[test]
     fn every_block_comes_back_exactly_once() {
-        let mut table = PageTable::new(10, 16, 3, 8);
+        let mut table = PageTable::new(10, 16, 3, 8, 0);
         let a = table.open(33).unwrap();
         let b = table.open(100).unwrap();
         assert_eq!(table.free_blocks.len(), 0);

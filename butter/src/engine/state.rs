@@ -6,9 +6,11 @@
 //! window and the rows of one step more, so a step that is abandoned has overwritten nothing
 //! that the committed positions still see.
 //!
-//! Recurrent layers keep two slots of state a sequence: a step reads the committed one and
-//! writes the other, and committing exchanges them. One more slot stays zero, for sequences
-//! that begin.
+//! Recurrent layers keep at least two slots of state a sequence: a step reads the committed one
+//! and writes another, which committing makes the committed one. States of earlier positions stay
+//! where they are as snapshots, as long as slots are free: those of a common pool come to the two
+//! of each sequence, and of states that lie close together one goes first (`pages.rs`). One more
+//! slot stays zero, for sequences that begin.
 
 use std::sync::Arc;
 
@@ -23,6 +25,11 @@ use crate::model::ModelError;
 /// Positions of a cache block, and the rows of a tile of the prompt's
 /// attention, which does not cross a block.
 pub const BLOCK_SIZE: usize = 128;
+
+/// Snapshots that a sequence has at most.
+pub const MOST_SNAPSHOTS: usize = 8;
+/// Bytes that all snapshots take at most.
+const SNAPSHOT_BYTES: usize = 1 << 30;
 
 /// Sizes of the caches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,6 +46,8 @@ pub struct CacheShape {
     pub ring_blocks: usize,
     /// Most rows of a step.
     pub step_rows: usize,
+    /// Slots of states beside the two of each sequence; 0 where no layer is recurrent.
+    pub snapshots: usize,
 }
 
 impl CacheShape {
@@ -63,23 +72,45 @@ impl CacheShape {
             blocks_a_sequence,
             ring_blocks: config.widest_window().map_or(0, ring),
             step_rows: max_step_rows,
+            snapshots: match slot_bytes(config) {
+                0 => 0,
+                bytes => (SNAPSHOT_BYTES / bytes).min(max_sequences.saturating_mul(MOST_SNAPSHOTS)),
+            },
         }
     }
 
-    /// Slots of a recurrent layer's states: two a sequence, and the one that stays zero.
+    /// Slots of a recurrent layer's states: two a sequence, the snapshots', and the one that
+    /// stays zero.
     pub fn state_slots(&self) -> usize {
-        2 * self.max_sequences + 1
+        2 * self.max_sequences + self.snapshots + 1
     }
 
-    /// The slot that stays zero.
+    /// The slot that stays zero: the last.
     pub fn zero_slot(&self) -> u32 {
-        2 * self.max_sequences as u32
+        (2 * self.max_sequences + self.snapshots) as u32
     }
 
     /// Blocks of a layer with a window.
     pub fn window_blocks(&self) -> usize {
         self.ring_blocks * self.max_sequences
     }
+}
+
+/// Bytes of one slot of all recurrent layers, histories counted in f32.
+fn slot_bytes(config: &ModelConfig) -> usize {
+    let mamba2 = |mamba: &Mamba2| {
+        mamba.inner_size() * mamba.state_size + (mamba.conv_width - 1) * mamba.conv_channels()
+    };
+    let elements = config.layers.iter().map(|layer| match &layer.mixer {
+        Mixer::GatedDelta(delta) => {
+            delta.value_size() * delta.key_head_dim + (delta.conv_width - 1) * delta.conv_channels()
+        }
+        Mixer::Mamba2(mamba) => mamba2(mamba),
+        Mixer::Parallel(both) => mamba2(&both.1),
+        Mixer::ShortConvolution(convolution) => (convolution.width - 1) * convolution.channels,
+        Mixer::Attention(_) | Mixer::Latent(_) | Mixer::Absent => 0,
+    });
+    elements.sum::<usize>() * 4
 }
 
 /// Bytes that a model's sequences take on a device, by kind of state, known before it is loaded.

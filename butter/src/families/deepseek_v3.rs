@@ -48,7 +48,7 @@ fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
         vocab_size: keys.required_size("vocab_size")?,
         context_length: keys.required_size("max_position_embeddings")?,
         hidden_size: keys.required_size("hidden_size")?,
-        norm_eps: keys.float("rms_norm_eps")?.unwrap_or(1e-6) as f32,
+        norm_eps: keys.epsilon("rms_norm_eps")?.unwrap_or(1e-6),
         tied_embeddings: keys.bool("tie_word_embeddings")?.unwrap_or(false),
         layers: (0..layer_count).map(layer).collect(),
         ..ModelConfig::new(FAMILY.name)
@@ -112,7 +112,7 @@ fn mixture(keys: &Keys<'_>) -> Result<Mixture, ConfigFault> {
         scoring: Scoring::Sigmoid,
         score_bias: true,
         renormalise: keys.bool("norm_topk_prob")?.unwrap_or(true),
-        scale: keys.float("routed_scaling_factor")?.unwrap_or(2.5) as f32,
+        scale: keys.positive("routed_scaling_factor")?.unwrap_or(2.5) as f32,
         groups: (
             keys.size("n_group")?.unwrap_or(8),
             keys.size("topk_group")?.unwrap_or(4),

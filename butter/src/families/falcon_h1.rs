@@ -31,18 +31,16 @@ fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
     keys.size("num_logits_to_keep")?;
     keys.size("mamba_chunk_size")?;
     keys.float("mlp_expansion_factor")?;
-    let number =
-        |key: &str| -> Result<f32, ConfigFault> { Ok(keys.float(key)?.unwrap_or(1.0) as f32) };
     let attention = common.rotary_attention(keys, 1.0)?;
     let mamba = mamba(keys, common.config.hidden_size)?;
-    let [gate, down] = numbers(keys, "mlp_multipliers")?;
+    let [gate, down] = keys.multipliers("mlp_multipliers")?;
     let multipliers = Multipliers {
-        attention_in: number("attention_in_multiplier")?,
-        key: number("key_multiplier")?,
-        attention_out: number("attention_out_multiplier")?,
-        mamba_in: number("ssm_in_multiplier")?,
-        mamba_parts: numbers(keys, "ssm_multipliers")?,
-        mamba_out: number("ssm_out_multiplier")?,
+        attention_in: keys.multiplier("attention_in_multiplier")?,
+        key: keys.multiplier("key_multiplier")?,
+        attention_out: keys.multiplier("attention_out_multiplier")?,
+        mamba_in: keys.multiplier("ssm_in_multiplier")?,
+        mamba_parts: keys.multipliers("ssm_multipliers")?,
+        mamba_out: keys.multiplier("ssm_out_multiplier")?,
         gate,
         down,
     };
@@ -53,27 +51,11 @@ fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
     };
     Ok(ModelConfig {
         layers: vec![layer; common.layer_count],
-        embedding_scale: number("embedding_multiplier")?,
-        logit_scale: number("lm_head_multiplier")?,
+        embedding_scale: keys.multiplier("embedding_multiplier")?,
+        logit_scale: keys.multiplier("lm_head_multiplier")?,
         multipliers: Some(multipliers),
         ..common.config
     })
-}
-
-/// A list of numbers of a known length; ones where it is absent.
-fn numbers<const N: usize>(keys: &Keys<'_>, key: &str) -> Result<[f32; N], ConfigFault> {
-    let Some(list) = keys.floats(key)? else {
-        return Ok([1.0; N]);
-    };
-    let length = list.len();
-    let list = list.into_iter().map(|value| value as f32);
-    list.collect::<Vec<f32>>()
-        .try_into()
-        .map_err(|_| ConfigFault::Invalid {
-            key: keys.name(key),
-            found: format!("a list of {length}"),
-            rule: format!("it must have {N} entries"),
-        })
 }
 
 fn mamba(keys: &Keys<'_>, hidden_size: usize) -> Result<Mamba2, ConfigFault> {

@@ -53,10 +53,12 @@ fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
     };
     let (full, local) = read_by_layer_type(keys, "rope_local_base_freq", full_rope, local_rope)?;
     let bias = keys.bool("attention_bias")?.unwrap_or(false);
-    let query_scalar = keys.float("query_pre_attn_scalar")?.unwrap_or(256.0);
+    let query_scalar = keys.positive("query_pre_attn_scalar")?.unwrap_or(256.0);
     let attention = Attention {
         scale: (query_scalar.sqrt().recip()) as f32,
-        soft_cap: keys.float("attn_logit_softcapping")?.map(|cap| cap as f32),
+        soft_cap: keys
+            .positive("attn_logit_softcapping")?
+            .map(|cap| cap as f32),
         bias,
         output_bias: bias,
         query_key_norm: true,
@@ -82,7 +84,9 @@ fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
     Ok(ModelConfig {
         layers: types.into_iter().map(layer).collect(),
         embedding_scale: (common.config.hidden_size as f32).sqrt(),
-        logit_soft_cap: keys.float("final_logit_softcapping")?.map(|cap| cap as f32),
+        logit_soft_cap: keys
+            .positive("final_logit_softcapping")?
+            .map(|cap| cap as f32),
         ..common.config
     })
 }
@@ -117,7 +121,7 @@ fn from_gguf(
     let local = Rope {
         theta: file
             .keys()
-            .float("rope.freq_base_swa")?
+            .positive("rope.freq_base_swa")?
             .unwrap_or(LOCAL_THETA),
         scaling: RopeScaling::Default,
         ..full.clone()

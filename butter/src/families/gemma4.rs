@@ -104,7 +104,9 @@ fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
     Ok(ModelConfig {
         layers,
         embedding_scale: (common.config.hidden_size as f32).sqrt(),
-        logit_soft_cap: keys.float("final_logit_softcapping")?.map(|cap| cap as f32),
+        logit_soft_cap: keys
+            .positive("final_logit_softcapping")?
+            .map(|cap| cap as f32),
         per_layer_inputs: (size > 0).then_some(PerLayerInputs { vocab_size, size }),
         ..common.config
     })
@@ -186,12 +188,21 @@ fn global_attention(
 }
 
 fn weights(resolver: &mut Resolver<'_>, config: &ModelConfig) -> ModelWeights {
-    // Those of layers that read another's keys and values, which some files hold.
-    resolver.ignore(|name| {
-        let part = name.rsplit_once(".self_attn.").map_or("", |(_, part)| part);
-        ["k_proj.", "v_proj.", "k_norm.", "v_norm."]
-            .iter()
-            .any(|own| part.starts_with(own))
+    // Those of layers that read another's keys and values, which some files hold. Of any other
+    // layer they are not to be left aside: where a file has `v_proj` although its config says
+    // that values are keys, one of the two is wrong.
+    let shares = |layer: &LayerConfig| matches!(&layer.mixer, Mixer::Attention(attention) if attention.shares_cache_of.is_some());
+    let shares: Vec<bool> = config.layers.iter().map(shares).collect();
+    resolver.ignore(move |name| {
+        let layer = name.split_once("layers.").map_or("", |(_, layer)| layer);
+        let (index, part) = layer.split_once(".self_attn.").unwrap_or_default();
+        let is_shared = index
+            .parse()
+            .is_ok_and(|i: usize| shares.get(i) == Some(&true));
+        is_shared
+            && ["k_proj.", "v_proj.", "k_norm.", "v_norm."]
+                .iter()
+                .any(|own| part.starts_with(own))
     });
     let inputs = config.per_layer_inputs.clone();
     let mut weights = resolver.model(config, |resolver, prefix, layer| {

@@ -38,7 +38,7 @@ fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
         ..common.attention
     };
     let number = |key: &str, default: f64| -> Result<f32, ConfigFault> {
-        Ok(keys.float(key)?.unwrap_or(default) as f32)
+        Ok(keys.positive(key)?.unwrap_or(default) as f32)
     };
     let expert_count = keys.size_of_any(&["num_local_experts", "num_experts"])?;
     let chosen = keys.size_of_any(&["num_experts_per_tok", "experts_per_token"])?;

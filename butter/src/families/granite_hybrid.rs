@@ -36,19 +36,8 @@ fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
         }
     };
     let bias = keys.bool("attention_bias")?.unwrap_or(false);
-    let multiplier = |key: &str| -> Result<f32, ConfigFault> {
-        let value = keys.float(key)?.unwrap_or(1.0) as f32;
-        if value > 0.0 && value.is_finite() {
-            return Ok(value);
-        }
-        Err(ConfigFault::Invalid {
-            key: keys.name(key),
-            found: value.to_string(),
-            rule: "it must be positive".to_owned(),
-        })
-    };
     let attention = Mixer::Attention(Attention {
-        scale: multiplier("attention_multiplier")?,
+        scale: keys.multiplier("attention_multiplier")?,
         bias,
         output_bias: bias,
         rope,
@@ -71,9 +60,9 @@ fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
     };
     Ok(ModelConfig {
         layers: full.into_iter().map(layer).collect(),
-        embedding_scale: multiplier("embedding_multiplier")?,
-        residual_scale: multiplier("residual_multiplier")?,
-        logit_scale: 1.0 / multiplier("logits_scaling")?,
+        embedding_scale: keys.multiplier("embedding_multiplier")?,
+        residual_scale: keys.multiplier("residual_multiplier")?,
+        logit_scale: 1.0 / keys.multiplier("logits_scaling")?,
         ..common.config
     })
 }

@@ -71,7 +71,7 @@ fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
         vocab_size: keys.required_size("vocab_size")?,
         context_length,
         hidden_size,
-        norm_eps: keys.float("norm_eps")?.unwrap_or(1e-5) as f32,
+        norm_eps: keys.epsilon("norm_eps")?.unwrap_or(1e-5),
         tied_embeddings: keys.bool("tie_embedding")?.or(tied).unwrap_or(true),
         layers: types.into_iter().map(layer).collect(),
         ..ModelConfig::new(FAMILY.name)
@@ -112,7 +112,7 @@ fn intermediate_size(keys: &Keys<'_>) -> Result<usize, ConfigFault> {
     // The first wins in the reference too.
     let (old, new) = (keys.size("block_ff_dim")?, keys.size("intermediate_size")?);
     let size = keys.required("intermediate_size", old.or(new))?;
-    let factor = keys.float("block_ffn_dim_multiplier")?;
+    let factor = keys.positive("block_ffn_dim_multiplier")?;
     let multiple = keys.size("block_multiple_of")?.unwrap_or(256);
     if !keys.bool("block_auto_adjust_ff_dim")?.unwrap_or(true) {
         return Ok(size);

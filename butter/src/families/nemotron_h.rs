@@ -46,11 +46,11 @@ fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
     must_be_null(keys, "sliding_window")?;
     must_say(keys, "mamba_hidden_act", "silu")?;
     ignore(keys)?;
-    let kinds = kinds(keys)?;
-    keys.must_be("num_hidden_layers", kinds.len(), "layers_block_type")?;
+    let (key, kinds) = kinds(keys)?;
+    keys.must_be("num_hidden_layers", kinds.len(), key)?;
     let (old, new) = (
-        keys.float("layer_norm_epsilon")?,
-        keys.float("rms_norm_eps")?,
+        keys.epsilon("layer_norm_epsilon")?,
+        keys.epsilon("rms_norm_eps")?,
     );
     let hidden_size = keys.required_size("hidden_size")?;
     let mamba = Mixer::Mamba2(mamba(keys)?);
@@ -77,7 +77,7 @@ fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
         vocab_size: keys.required_size("vocab_size")?,
         context_length: keys.required_size("max_position_embeddings")?,
         hidden_size,
-        norm_eps: old.or(new).unwrap_or(1e-5) as f32,
+        norm_eps: old.or(new).unwrap_or(1e-5),
         tied_embeddings: keys.bool("tie_word_embeddings")?.unwrap_or(false),
         layers: kinds.iter().map(layer).collect(),
         ..ModelConfig::new(FAMILY.name)
@@ -118,16 +118,18 @@ fn ignore(keys: &Keys<'_>) -> Result<(), ConfigFault> {
     Ok(())
 }
 
-/// The layers: a list of names, or in old files one letter each.
-fn kinds(keys: &Keys<'_>) -> Result<Vec<Kind>, ConfigFault> {
+/// The layers, and the key that names them: a list of names, or in old files one letter each.
+fn kinds(keys: &Keys<'_>) -> Result<(&'static str, Vec<Kind>), ConfigFault> {
+    const NAMES: &str = "layers_block_type";
+    const PATTERN: &str = "hybrid_override_pattern";
     let unknown = |key: &str, found: &str, supported: &str| ConfigFault::Unsupported {
         key: keys.name(key),
         found: quoted(found),
         supported: supported.to_owned(),
     };
-    let names = keys.strings("layers_block_type")?;
-    let pattern = keys.string("hybrid_override_pattern")?;
-    let kinds: Vec<Kind> = match (names, pattern) {
+    let names = keys.strings(NAMES)?;
+    let pattern = keys.string(PATTERN)?;
+    let (key, kinds): (_, Vec<Kind>) = match (names, pattern) {
         (Some(names), _) => {
             let one = |name: &String| match name.as_str() {
                 "linear_attention" | "mamba" => Ok(Kind::Mamba),
@@ -136,10 +138,10 @@ fn kinds(keys: &Keys<'_>) -> Result<Vec<Kind>, ConfigFault> {
                 "moe" => Ok(Kind::Mixture),
                 other => {
                     let known = "\"linear_attention\", \"full_attention\", \"mlp\", \"moe\"";
-                    Err(unknown("layers_block_type", other, known))
+                    Err(unknown(NAMES, other, known))
                 }
             };
-            names.iter().map(one).collect::<Result<_, _>>()?
+            (NAMES, names.iter().map(one).collect::<Result<_, _>>()?)
         }
         (None, Some(pattern)) => {
             let one = |letter: char| match letter {
@@ -149,19 +151,22 @@ fn kinds(keys: &Keys<'_>) -> Result<Vec<Kind>, ConfigFault> {
                 'E' => Ok(Kind::Mixture),
                 other => {
                     let known = "letters \"M\", \"*\", \"-\", \"E\"";
-                    Err(unknown(
-                        "hybrid_override_pattern",
-                        &other.to_string(),
-                        known,
-                    ))
+                    Err(unknown(PATTERN, &other.to_string(), known))
                 }
             };
-            pattern.chars().map(one).collect::<Result<_, _>>()?
+            (PATTERN, pattern.chars().map(one).collect::<Result<_, _>>()?)
         }
-        (None, None) => keys.required("layers_block_type", None)?,
+        (None, None) => keys.required(NAMES, None)?,
     };
+    if kinds.is_empty() {
+        return Err(ConfigFault::Invalid {
+            key: keys.name(key),
+            found: "empty".to_owned(),
+            rule: "it must name a layer".to_owned(),
+        });
+    }
     check_layer_count(kinds.len())?;
-    Ok(kinds)
+    Ok((key, kinds))
 }
 
 fn mamba(keys: &Keys<'_>) -> Result<Mamba2, ConfigFault> {
@@ -203,7 +208,7 @@ fn mixture(keys: &Keys<'_>, has_one: bool) -> Result<FeedForward, ConfigFault> {
         keys.size("n_group")?.unwrap_or(1),
         keys.size("topk_group")?.unwrap_or(1),
     );
-    let scale = keys.float("routed_scaling_factor")?.unwrap_or(1.0) as f32;
+    let scale = keys.positive("routed_scaling_factor")?.unwrap_or(1.0) as f32;
     let renormalise = keys.bool("norm_topk_prob")?.unwrap_or(true);
     if !has_one {
         return Ok(FeedForward::Absent);

@@ -58,6 +58,14 @@ pub(super) fn windows(
             .map(|index| window.filter(|_| index >= full_layers))
             .collect());
     };
+    if !in_use && types.contains(&true) {
+        return Err(ConfigFault::Conflict {
+            first_key: keys.name("use_sliding_window"),
+            first: "false".to_owned(),
+            second_key: keys.name("layer_types"),
+            second: "a list with \"sliding_attention\"".to_owned(),
+        });
+    }
     if window.is_none() && types.contains(&true) {
         return Err(ConfigFault::Missing {
             key: "sliding_window".to_owned(),

@@ -50,7 +50,7 @@ pub fn token_logprobs(
 }
 
 /// `ln(sum of exp(l_i))`, of a row with a finite logit and without NaN and positive infinity.
-fn log_sum_exp(logits: &[f32]) -> Result<f64, SampleError> {
+pub(crate) fn log_sum_exp(logits: &[f32]) -> Result<f64, SampleError> {
     let largest = f64::from(logits[argmax(logits)?]);
     let sum: f64 = logits.iter().map(|&l| (f64::from(l) - largest).exp()).sum();
     Ok(largest + sum.ln())

@@ -125,12 +125,12 @@ impl Engine {
                 "up to any token; rounding may differ from a cold start",
             ),
             (PrefixReuse::Exact, true) => (
-                "none",
-                "a recurrent state has no positions, so it is not cut to a multiple of the chunk",
+                "exact",
+                "up to a multiple of the prefill chunk whose recurrent state is kept; answers have the bits of a cold start",
             ),
             (PrefixReuse::Any, true) => (
-                "continuation",
-                "a recurrent state has no positions: only a prompt that goes on where an earlier one and its answer ended",
+                "any",
+                "up to the end of an earlier step or answer whose recurrent state is kept; rounding may differ from a cold start",
             ),
         }
     }

@@ -145,6 +145,9 @@ impl<'a> Resolver<'a> {
         let vocabulary = [config.vocab_size, config.hidden_size];
         let embedding = self.matrix("model.embed_tokens.weight", &vocabulary);
         let final_norm = self.norm("model.norm.weight", config.hidden_size);
+        if config.tied_embeddings {
+            self.check_tied();
+        }
         let output = (!config.tied_embeddings).then(|| self.matrix("lm_head.weight", &vocabulary));
         let layers = config.layers.iter().enumerate();
         let layers = layers
@@ -156,6 +159,28 @@ impl<'a> Resolver<'a> {
             final_norm,
             output,
             per_layer: None,
+        }
+    }
+
+    /// A tied output projection that is stored as well, as some tools do, must be the embedding
+    /// again: of two different tensors, one would be left out without a word.
+    fn check_tied(&mut self) {
+        let [head, embedding] =
+            ["lm_head.weight", "model.embed_tokens.weight"].map(|name| self.translated(name));
+        let stored = |name: &str| self.catalogue.get(name);
+        let (Some(output), Some(tied)) = (stored(&head), stored(&embedding)) else {
+            return;
+        };
+        let equal = output.ty() == tied.ty()
+            && output.shape() == tied.shape()
+            && output.bytes() == tied.bytes();
+        if equal {
+            self.used.insert(head);
+        } else {
+            self.fault = self
+                .fault
+                .take()
+                .or(Some(WeightsError::TiedDiffers { head, embedding }));
         }
     }
 
@@ -690,11 +715,8 @@ impl<'a> Resolver<'a> {
             // Read with the config, where it becomes the RoPE recipe.
             TensorNames::Gguf => name == crate::config::ROPE_FACTORS,
             TensorNames::HuggingFace => {
-                // A copy of the embedding that some tools write although it is tied.
-                let head = self.translated("lm_head.weight");
-                (config.tied_embeddings && name == head)
-                    || (self.text_prefix.is_some()
-                        && OTHER_PARTS.iter().any(|part| name.starts_with(part)))
+                (self.text_prefix.is_some()
+                    && OTHER_PARTS.iter().any(|part| name.starts_with(part)))
                     || self.ignorable.iter().any(|ignorable| ignorable(name))
             }
         };

@@ -154,9 +154,14 @@ fn parse_backend(name: &str) -> Result<Backend, String> {
     })
 }
 
+/// More processes than any machine has use for.
+const MOST_JOBS: usize = 1024;
+
 fn parse_jobs(text: &str) -> Result<NonZeroUsize, String> {
     text.parse()
-        .map_err(|_| format!("`{text}` is no number of jobs; 1 is the least"))
+        .ok()
+        .filter(|jobs: &NonZeroUsize| jobs.get() <= MOST_JOBS)
+        .ok_or_else(|| format!("it must be a whole number from 1 to {MOST_JOBS}"))
 }
 
 fn parse_width(text: &str) -> Result<u32, String> {
