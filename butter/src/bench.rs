@@ -57,6 +57,9 @@ pub struct Measurement {
     pub launches: usize,
     /// Hash of the tokens.
     pub fingerprint: String,
+    /// Hash of the first sequence's tokens, which is the same in every batch where a row does not
+    /// depend on its company.
+    pub first_fingerprint: String,
 }
 
 /// Launches of a step, kind by kind.
@@ -248,6 +251,8 @@ impl BenchPlan {
             }
         }
         rates.sort_by(f64::total_cmp);
+        let first = first.unwrap_or_default();
+        let of_first: Vec<u32> = first.iter().copied().step_by(batch.max(1)).collect();
         Ok(Measurement {
             kind,
             batch,
@@ -259,7 +264,8 @@ impl BenchPlan {
             greatest: rates[rates.len() - 1],
             step_milliseconds: 0.0,
             launches: 0,
-            fingerprint: fingerprint(&first.unwrap_or_default()),
+            fingerprint: fingerprint(&first),
+            first_fingerprint: fingerprint(&of_first),
         })
     }
 }
@@ -416,8 +422,8 @@ impl BenchReport {
         let mut text = format!(
             "# {} on {}\n\nBackend `{}`, {}. Commit {}. Activations {}, weights: {}. Route `{}`, \
              prompts in steps of {} rows. Ready after {:.1} s; {} repetition(s) of warm-up.\n\n\
-             | what | batch | context | tokens/s, median | least to greatest | ms a step | launches | tokens |\n\
-             |---|---|---|---|---|---|---|---|\n",
+             | what | batch | context | tokens/s, median | least to greatest | ms a step | launches | tokens | of the first |\n\
+             |---|---|---|---|---|---|---|---|---|\n",
             self.model,
             self.device,
             self.backend,
@@ -433,7 +439,7 @@ impl BenchReport {
         for m in &self.measurements {
             let _ = writeln!(
                 text,
-                "| {} | {} | {} | {:.1} | {:.1} to {:.1} of {} | {:.3} | {} | `{}` |",
+                "| {} | {} | {} | {:.1} | {:.1} to {:.1} of {} | {:.3} | {} | `{}` | `{}` |",
                 m.kind,
                 m.batch,
                 m.context,
@@ -447,6 +453,7 @@ impl BenchReport {
                     launches => launches.to_string(),
                 },
                 m.fingerprint,
+                m.first_fingerprint,
             );
         }
         for profile in &self.profiles {

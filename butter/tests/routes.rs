@@ -1,5 +1,6 @@
 //! Routes of a step on random weights: fused and unfused kernels give the same bits, rows that
-//! advance by themselves choose what single steps choose, and prompts do not depend on company.
+//! advance by themselves choose what single steps choose, prompts do not depend on company, and
+//! neither do rows that share a reading of the weights.
 
 use butter::config::ModelConfig;
 use butter::engine::{DeviceModel, EngineOptions, ProductInputs, Route};
@@ -15,13 +16,17 @@ fn shape() -> shapes::Shape {
 }
 
 fn model(route: Route, dtype: Scalar) -> DeviceModel {
+    model_of(route, dtype, 3)
+}
+
+fn model_of(route: Route, dtype: Scalar, max_sequences: usize) -> DeviceModel {
     let config: ModelConfig = shape().config();
     let options = EngineOptions {
         dtype,
         product_inputs: ProductInputs::Exact,
-        max_sequences: 3,
+        max_sequences,
         max_step_rows: 96,
-        cache_positions: 3 * 384,
+        cache_positions: max_sequences * 384,
     };
     let device = iron_runtime::open(Backend::Cpu).expect("the processor");
     let weights = shape().random_weights(7);
@@ -82,8 +87,12 @@ fn fused_kernels_give_the_bits_of_those_that_they_join() {
 fn rows_that_advance_by_themselves_choose_what_single_steps_choose() {
     // The context passes a split of the attention on the way.
     let (start, steps) = (250, 12);
-    for route in [Route::Rows, Route::Fused] {
-        let mut model = model(route, Scalar::F32);
+    for (route, dtype) in [
+        (Route::Rows, Scalar::F32),
+        (Route::Fused, Scalar::F32),
+        (Route::Batched, Scalar::BF16),
+    ] {
+        let mut model = model(route, dtype);
         let sequences = [0, 1, 2].map(|_| model.open_sequence(300).expect("opens"));
         for (i, sequence) in sequences.iter().enumerate() {
             for rows in prompt(*sequence, start + i, RowOutput::Nothing).chunks(96) {
@@ -132,6 +141,80 @@ fn rows_that_advance_by_themselves_choose_what_single_steps_choose() {
             .expect_err("past what was reserved");
         assert!(past.to_string().contains("are reserved"), "{past}");
     }
+}
+
+/// Sequences that decode together, and rows of the first: of one group of 64 rows, of two, and
+/// with every instance of the products of few rows.
+const COMPANIES: [(usize, usize); 9] = [
+    (1, 1),
+    (2, 1),
+    (7, 1),
+    (1, 4),
+    (9, 4),
+    (16, 1),
+    (31, 2),
+    (64, 1),
+    (70, 15),
+];
+
+#[test]
+fn rows_that_share_a_reading_of_the_weights_do_not_depend_on_their_company() {
+    let largest = 70;
+    let mut model = model_of(Route::Batched, Scalar::BF16, largest);
+    let sequences: Vec<SequenceId> = (0..largest)
+        .map(|_| model.open_sequence(60).expect("opens"))
+        .collect();
+    let length = |i: usize| PROMPT - i % 13;
+    for (i, &sequence) in sequences.iter().enumerate() {
+        let rows = prompt(sequence, length(i), RowOutput::Nothing);
+        model.step(&rows).expect("runs");
+    }
+    let mut alone: Vec<Vec<u32>> = Vec::new();
+    for (company, own) in COMPANIES {
+        let mut rows: Vec<StepRow> = (PROMPT..PROMPT + own)
+            .map(|position| row(sequences[0], position, RowOutput::Logits))
+            .collect();
+        for (i, &sequence) in sequences.iter().enumerate().take(company).skip(1) {
+            let other = row(sequence, length(i), RowOutput::Greedy);
+            // Some before the first sequence's rows, some behind.
+            rows.insert(if i % 3 == 0 { 0 } else { rows.len() }, other);
+        }
+        let found = model.step(&rows).expect("runs");
+        let found = rows.iter().zip(&found);
+        let found = found.filter(|(row, _)| row.sequence == sequences[0]);
+        for (at, (_, result)) in found.enumerate() {
+            let found = bits(result);
+            let expected = match alone.get(at) {
+                Some(expected) => expected,
+                None => {
+                    alone.push(found.clone());
+                    &found
+                }
+            };
+            assert!(&found == expected, "{company} sequences, row {at} of {own}");
+        }
+        for (i, &sequence) in sequences.iter().enumerate() {
+            let left = model
+                .truncate_sequence(sequence, length(i))
+                .expect("is open");
+            assert_eq!(left, length(i));
+        }
+    }
+    let one = [row(sequences[0], PROMPT, RowOutput::Greedy)];
+    let kinds = model.profile(&one, false, 1).expect("runs");
+    let launches = |kernel: &str| -> usize {
+        let of_kernel = kinds.iter().filter(|kind| kind.kind.starts_with(kernel));
+        of_kernel.map(|kind| kind.launches).sum()
+    };
+    // Two layers, whose rows are too short for a gated product, and the vocabulary.
+    let products = [
+        "linear_skinny",
+        "gated_skinny",
+        "linear_parts",
+        "matvec",
+        "norm_product",
+    ];
+    assert_eq!(products.map(launches), [5, 0, 4, 0, 0], "{kinds:#?}");
 }
 
 #[test]

@@ -17,7 +17,7 @@
 mod support;
 
 use butter::checkpoint::Checkpoint;
-use butter::engine::{DeviceModel, EngineOptions, ProductInputs, StateUsage};
+use butter::engine::{DeviceModel, EngineOptions, ProductInputs, Route, StateUsage};
 use butter::generate::{Generator, Request};
 use butter::model::{Model, ModelError, RowOutput, RowResult, SequenceId, StepRow};
 use butter::sampler::{Sampler, SamplingParameters, argmax};
@@ -54,7 +54,10 @@ macro_rules! kinds {
             // E30
             #[test]
             fn a_request_gives_the_same_bits_in_any_company() {
-                super::on_backends(|backend| super::company(stringify!($family), backend));
+                super::on_backends(|backend| {
+                    let model = super::load(stringify!($family), backend, 16, 32);
+                    super::company(stringify!($family), backend, model, &[1, 2, 7, 16, 7, 2, 1]);
+                });
             }
         })*
     };
@@ -76,6 +79,22 @@ fn on_backends(check: impl Fn(Backend)) {
 }
 
 fn load(family: &str, backend: Backend, max_sequences: usize, max_step_rows: usize) -> DeviceModel {
+    load_of(
+        family,
+        backend,
+        max_sequences,
+        max_step_rows,
+        iron_ir::Scalar::F32,
+    )
+}
+
+fn load_of(
+    family: &str,
+    backend: Backend,
+    max_sequences: usize,
+    max_step_rows: usize,
+    dtype: iron_ir::Scalar,
+) -> DeviceModel {
     let path = data(&format!("models/{family}/bf16"));
     let checkpoint = Checkpoint::open(&path).expect("the checkpoint loads");
     let blocks = if max_sequences == SEQUENCES {
@@ -84,7 +103,7 @@ fn load(family: &str, backend: Backend, max_sequences: usize, max_step_rows: usi
         5 * max_sequences
     };
     let options = EngineOptions {
-        dtype: iron_ir::Scalar::F32,
+        dtype,
         product_inputs: ProductInputs::Exact,
         max_sequences,
         max_step_rows,
@@ -583,11 +602,23 @@ impl Model for Company<'_> {
     }
 }
 
-/// A request in a batch of 1, 2, 7 and 16, whose other members are at other depths, some ending
-/// on the way; plain and speculative.
-fn company(family: &str, backend: Backend) {
+/// As the test of each kind, with products that share a reading of the weights: of layers that
+/// have fused kernels, and of layers that have none.
+#[test]
+fn a_request_gives_the_same_bits_in_any_company_that_shares_its_weights() {
+    on_backends(|backend| {
+        for (family, sizes) in [("qwen3", &[1, 2, 7, 16, 64, 1][..]), ("gemma3", &[1, 7, 2])] {
+            let mut model = load_of(family, backend, 64, 96, iron_ir::Scalar::BF16);
+            model.set_route(Route::Batched).expect("a route");
+            company(family, backend, model, sizes);
+        }
+    });
+}
+
+/// A request in batches of these sizes, whose other members are at other depths, some ending on
+/// the way; plain and speculative.
+fn company(family: &str, backend: Backend, mut model: DeviceModel, sizes: &[usize]) {
     let prompt = prompt_of(family, 3);
-    let mut model = load(family, backend, 16, 32);
     let mut draft = load("qwen3_draft", backend, 1, 64);
     // A bias that changes no order: all logits come back, and are seen.
     let parameters = SamplingParameters {
@@ -603,7 +634,7 @@ fn company(family: &str, backend: Backend) {
         stop_strings: Vec::new(),
     };
     let mut alone = None;
-    for size in [1, 2, 7, 16, 7, 2, 1] {
+    for &size in sizes {
         let depth = |i: usize| (i * 29) % 100;
         let others: Vec<(SequenceId, Vec<u32>, usize)> = (1..size)
             .map(|i| {
@@ -614,7 +645,8 @@ fn company(family: &str, backend: Backend) {
                     model.step(&batch).expect("a prompt");
                 }
                 // The shortest end while the request runs.
-                (id, prompt[..depth(i) + 3 + i].to_vec(), depth(i))
+                let end = (depth(i) + 3 + i).min(prompt.len());
+                (id, prompt[..end].to_vec(), depth(i))
             })
             .collect();
         let ids: Vec<SequenceId> = others.iter().map(|other| other.0).collect();

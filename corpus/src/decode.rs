@@ -1,5 +1,5 @@
-//! Fused kernels of a step of few rows: products with what stands before and behind them, heads
-//! on their way to the cache, and the chosen token's way into the next step.
+//! Fused kernels of a step of few rows: products with what stands before and behind them, and the
+//! chosen token's way into the next step.
 //!
 //! Each rounds where the kernels that it joins round, and sums in their order, so that a step of
 //! these gives the bits of a step of those: [`rms_norm`](crate::norm::rms_norm),
@@ -13,6 +13,7 @@
 use iron_ir::prelude::*;
 use iron_ir::testing::{Benches, Bound, Cases, ints, normal, uniform};
 
+use crate::attention::split_length;
 use crate::elementwise::silu;
 
 /// Outputs that a workgroup computes side by side, so that a thread has as many loads in flight.
@@ -24,7 +25,13 @@ const NORM_THREADS: u32 = 256;
 
 /// The first vectors of each output's row of weights, into `early`.
 #[device_fn]
-fn load_early<T: Float, const LANES: u32, const EARLY: u32, R: Fn(u32) -> u32>(
+fn load_early<
+    T: Float,
+    const LANES: u32,
+    const EARLY: u32,
+    const OUTPUTS: u32,
+    R: Fn(u32) -> u32,
+>(
     w: &Tensor<T, 2>,
     early: &mut Private<T>,
     row_of: R,
@@ -47,6 +54,8 @@ fn sum_products<
     T: Float,
     const LANES: u32,
     const EARLY: u32,
+    const OUTPUTS: u32,
+    const WHOLE: bool,
     R: Fn(u32) -> u32,
     E: Fn(u32) -> F32x8,
     X: Fn(u32) -> F32x8,
@@ -59,36 +68,58 @@ fn sum_products<
     x: X,
 ) {
     let vectors = w.dim(1) / 8;
-    let mut sums = private::<f32>(8 * OUTPUTS);
-    for o in unroll(0..OUTPUTS) {
-        sums.store8(o, splat8(0.0f32));
-    }
-    for j in unroll(0..EARLY) {
-        if j * LANES + local_index() < vectors {
-            let inputs = early_x(j);
-            for o in unroll(0..OUTPUTS) {
+    let mut sums = private::<f32>(OUTPUTS);
+    if WHOLE {
+        // Output by output: what takes registers is the weights, all on their way.
+        let mut inputs = private::<f32>(8 * EARLY);
+        for j in unroll(0..EARLY) {
+            let own = j * LANES + local_index() < vectors;
+            inputs.store8(j, select(own, early_x(j), splat8(0.0f32)));
+        }
+        for o in unroll(0..OUTPUTS) {
+            let mut chains = splat8(0.0f32);
+            for j in unroll(0..EARLY) {
                 let weights = early.load8(o * EARLY + j).to_f32();
-                sums.store8(o, weights.mul_add(inputs, sums.load8(o)));
+                let own = j * LANES + local_index() < vectors;
+                chains = select(own, weights.mul_add(inputs.load8(j), chains), chains);
+            }
+            sums[o] = chains.sum();
+        }
+    } else {
+        let mut chains = private::<f32>(8 * OUTPUTS);
+        for o in unroll(0..OUTPUTS) {
+            chains.store8(o, splat8(0.0f32));
+        }
+        for j in unroll(0..EARLY) {
+            if j * LANES + local_index() < vectors {
+                let inputs = early_x(j);
+                for o in unroll(0..OUTPUTS) {
+                    let weights = early.load8(o * EARLY + j).to_f32();
+                    chains.store8(o, weights.mul_add(inputs, chains.load8(o)));
+                }
             }
         }
-    }
-    for i in (EARLY * LANES + local_index()..vectors).step_by(LANES as usize) {
-        let inputs = x(i);
+        for i in (EARLY * LANES + local_index()..vectors).step_by(LANES as usize) {
+            let inputs = x(i);
+            for o in unroll(0..OUTPUTS) {
+                let weights = w.load8([row_of(o), i]).to_f32();
+                chains.store8(o, weights.mul_add(inputs, chains.load8(o)));
+            }
+        }
         for o in unroll(0..OUTPUTS) {
-            let weights = w.load8([row_of(o), i]).to_f32();
-            sums.store8(o, weights.mul_add(inputs, sums.load8(o)));
+            sums[o] = chains.load8(o).sum();
         }
     }
     if subgroup_count() <= SUBGROUPS {
         for o in unroll(0..OUTPUTS) {
-            let sum = subgroup_sum(sums.load8(o).sum());
+            let sum = subgroup_sum(sums[o]);
             if subgroup_lane() == 0 {
                 parts[o * SUBGROUPS + subgroup_id()] = sum;
             }
         }
     } else {
         for o in unroll(0..OUTPUTS) {
-            let sum = workgroup_sum(sums.load8(o).sum());
+            let sum = workgroup_sum(sums[o]);
             if local_index() == 0 {
                 parts[o * SUBGROUPS] = sum;
             }
@@ -99,7 +130,7 @@ fn sum_products<
 
 /// Zeroes the parts of sums that no subgroup will write. Ends with a barrier.
 #[device_fn]
-fn clear(parts: &mut Shared<f32>) {
+fn clear<const OUTPUTS: u32>(parts: &mut Shared<f32>) {
     for i in strided(OUTPUTS * SUBGROUPS) {
         parts[i] = 0.0;
     }
@@ -153,6 +184,13 @@ fn normed8<T: Float>(h: Vector<T, 8>, norm: Vector<T, 8>, scale: f32) -> F32x8 {
     (h.to_f32() * scale * norm.to_f32()).to::<T>().to_f32()
 }
 
+/// Most elements of a row.
+struct Row<const LANES: u32, const EARLY: u32, const WHOLE: bool>;
+
+impl<const LANES: u32, const EARLY: u32, const WHOLE: bool> Row<LANES, EARLY, WHOLE> {
+    const MOST: u32 = if WHOLE { 8 * LANES * EARLY } else { u32::MAX };
+}
+
 /// Product of a normalised row: `y[r, n] = sum_k norm(h[r, :])[k] * w[n, k]`, where `norm` is the
 /// root-mean-square norm with weights `norm`, rounded to the tensor's type.
 #[kernel(
@@ -172,16 +210,16 @@ pub fn norm_product<T: Float, const LANES: u32, const EARLY: u32>(
 ) {
     let (first, row) = (group_id(0) * OUTPUTS, group_id(1));
     let mut early = private::<T>(8 * OUTPUTS * EARLY);
-    load_early::<T, LANES, EARLY, _>(w, &mut early, |o| first + o);
+    load_early::<T, LANES, EARLY, OUTPUTS, _>(w, &mut early, |o| first + o);
     let mut parts = shared::<f32>(OUTPUTS * SUBGROUPS);
     let mut norms = private::<T>(8 * EARLY);
     let mut inputs = private::<T>(8 * EARLY);
     load_row::<T, LANES, EARLY, _>(inner / 8, &mut norms, |i| norm.load8(i));
-    clear(&mut parts);
+    clear::<OUTPUTS>(&mut parts);
     launch_barrier();
     load_row::<T, LANES, EARLY, _>(inner / 8, &mut inputs, |i| h.load8([row, i]));
     let scale = norm_scale::<T, LANES>(h, row, eps);
-    sum_products::<T, LANES, EARLY, _, _, _>(
+    sum_products::<T, LANES, EARLY, OUTPUTS, false, _, _, _>(
         w,
         &early,
         &mut parts,
@@ -194,37 +232,50 @@ pub fn norm_product<T: Float, const LANES: u32, const EARLY: u32>(
     }
 }
 
-/// Gated products of a normalised row: with `w` the rows of the gate and then those of the
+/// Gated products of a normalised row, `SIDE` outputs side by side, gates and others; where
+/// `WHOLE`, the threads' early vectors are the whole rows: with `w` the rows of the gate and then those of the
 /// others, `y[r, n] = silu(g) * u` of the products `g` and `u` of rows `n` and `cols + n`, both
 /// rounded to the tensor's type. The norm is that of [`norm_product`].
 #[kernel(
-    grid = [2 * cols / OUTPUTS, rows],
+    grid = [2 * cols / SIDE, rows],
     workgroup = LANES,
-    requires(inner % 8 == 0, inner > 0, 2 * cols % OUTPUTS == 0),
+    requires(
+        inner % 8 == 0,
+        inner > 0,
+        inner <= Row::<LANES, EARLY, WHOLE>::MOST,
+        2 * cols % SIDE == 0
+    ),
     dependent,
-    instances(T = [f32, f16, bf16], LANES = [128], EARLY = [1]),
-    instances(T = [f32, f16, bf16], LANES = [256], EARLY = [2])
+    instances(T = [f32, f16, bf16], LANES = [128], EARLY = [1], SIDE = [4], WHOLE = [false]),
+    instances(T = [f32, f16, bf16], LANES = [256], EARLY = [2], SIDE = [4], WHOLE = [false]),
+    instances(T = [f32, f16, bf16], LANES = [128], EARLY = [1], SIDE = [8], WHOLE = [true])
 )]
-pub fn norm_gated_product<T: Float, const LANES: u32, const EARLY: u32>(
+pub fn norm_gated_product<
+    T: Float,
+    const LANES: u32,
+    const EARLY: u32,
+    const SIDE: u32,
+    const WHOLE: bool,
+>(
     h: &Tensor<T, (rows, inner)>,
     norm: &Tensor<T, (inner,)>,
     w: &Tensor<T, { (2 * cols, inner) }>,
     y: &mut Tensor<T, (rows, cols)>,
     eps: f32,
 ) {
-    let pairs = OUTPUTS / 2;
+    let pairs = SIDE / 2;
     let (first, row) = (group_id(0) * pairs, group_id(1));
-    let mut early = private::<T>(8 * OUTPUTS * EARLY);
-    load_early::<T, LANES, EARLY, _>(w, &mut early, |o| first + o % pairs + o / pairs * cols);
-    let mut parts = shared::<f32>(OUTPUTS * SUBGROUPS);
+    let mut early = private::<T>(8 * SIDE * EARLY);
+    load_early::<T, LANES, EARLY, SIDE, _>(w, &mut early, |o| first + o % pairs + o / pairs * cols);
+    let mut parts = shared::<f32>(SIDE * SUBGROUPS);
     let mut norms = private::<T>(8 * EARLY);
     let mut inputs = private::<T>(8 * EARLY);
     load_row::<T, LANES, EARLY, _>(inner / 8, &mut norms, |i| norm.load8(i));
-    clear(&mut parts);
+    clear::<SIDE>(&mut parts);
     launch_barrier();
     load_row::<T, LANES, EARLY, _>(inner / 8, &mut inputs, |i| h.load8([row, i]));
     let scale = norm_scale::<T, LANES>(h, row, eps);
-    sum_products::<T, LANES, EARLY, _, _, _>(
+    sum_products::<T, LANES, EARLY, SIDE, WHOLE, _, _, _>(
         w,
         &early,
         &mut parts,
@@ -256,11 +307,11 @@ pub fn product_add<T: Float, const LANES: u32, const EARLY: u32>(
 ) {
     let (first, row) = (group_id(0) * OUTPUTS, group_id(1));
     let mut early = private::<T>(8 * OUTPUTS * EARLY);
-    load_early::<T, LANES, EARLY, _>(w, &mut early, |o| first + o);
+    load_early::<T, LANES, EARLY, OUTPUTS, _>(w, &mut early, |o| first + o);
     let mut parts = shared::<f32>(OUTPUTS * SUBGROUPS);
-    clear(&mut parts);
+    clear::<OUTPUTS>(&mut parts);
     launch_barrier();
-    sum_products::<T, LANES, EARLY, _, _, _>(
+    sum_products::<T, LANES, EARLY, OUTPUTS, false, _, _, _>(
         w,
         &early,
         &mut parts,
@@ -275,109 +326,79 @@ pub fn product_add<T: Float, const LANES: u32, const EARLY: u32>(
     }
 }
 
-/// Vectors of 8 that a workgroup of [`heads_to_cache`] holds, one a thread.
-const HELD: u32 = 256;
-/// Most rotated pairs of a head.
-const MOST_PAIRS: u32 = 128;
+/// Most splits of [`split_product_add`].
+pub const JOINED: u32 = 4;
 
-/// The heads of new rows on their way to attention. A row of `qkv` holds the query heads, then
-/// the key heads, then the value heads. Queries and keys are normalised over their head by the
-/// root mean square where `is_normed` is not 0, then rotated in half-split form; queries go to
-/// `q`, keys and values to position `positions[r]` of sequence `sequences[r]`.
+/// [`product_add`] of attention that is still in up to [`JOINED`] splits: joins them as
+/// [`attention_combine`](crate::attention::attention_combine) does, rounds, and multiplies.
 #[kernel(
-    grid = [ceil_div((heads + 2 * kv_heads) * HEAD_DIM, 8 * HELD), rows],
-    workgroup = HELD,
+    grid = [cols / OUTPUTS, rows],
+    workgroup = LANES,
     requires(
-        width == (heads + 2 * kv_heads) * HEAD_DIM,
-        2 * pairs <= HEAD_DIM,
-        pairs % 8 == 0,
-        pairs <= MOST_PAIRS,
-        block_size > 0
+        inner == heads * HEAD_DIM,
+        inner <= 8 * LANES * EARLY,
+        cols % OUTPUTS == 0,
+        splits > 0,
+        splits <= JOINED
     ),
     dependent,
-    instances(T = [f32, f16, bf16], HEAD_DIM = [64, 128, 256])
+    instances(T = [bf16], HEAD_DIM = [128], LANES = [256], EARLY = [2])
 )]
-pub fn heads_to_cache<T: Float, const HEAD_DIM: u32>(
-    qkv: &Tensor<T, (rows, width)>,
-    q_norm: &Tensor<T, { (HEAD_DIM,) }>,
-    k_norm: &Tensor<T, { (HEAD_DIM,) }>,
+pub fn split_product_add<T: Float, const HEAD_DIM: u32, const LANES: u32, const EARLY: u32>(
+    partial: &Tensor<f32, (rows, heads, splits, HEAD_DIM)>,
+    stats: &Tensor<f32, { (rows, heads, splits, 2) }>,
     positions: &Tensor<u32, (rows,)>,
-    frequencies: &Tensor<f32, (pairs,)>,
-    sequences: &Tensor<u32, (rows,)>,
-    block_table: &Tensor<u32, (all_sequences, max_blocks)>,
-    q: &mut Tensor<T, (rows, heads, HEAD_DIM)>,
-    k_cache: &mut Tensor<T, (blocks, kv_heads, block_size, HEAD_DIM)>,
-    v_cache: &mut Tensor<T, (blocks, kv_heads, block_size, HEAD_DIM)>,
-    magnitude: f32,
-    eps: f32,
-    is_normed: u32,
+    sinks: &Tensor<f32, (heads,)>,
+    w: &Tensor<T, (cols, inner)>,
+    h: &mut Tensor<T, (rows, cols)>,
+    window: u32,
 ) {
-    let lanes = HEAD_DIM / 8;
-    let (row, thread) = (group_id(1), local_index());
-    let vector = group_id(0) * HELD + thread;
-    let (head, lane) = (vector / lanes, vector % lanes);
-    let all_heads = heads + 2 * kv_heads;
-    let (is_query, is_value) = (head < heads, head >= heads + kv_heads);
-    let position = positions[row];
-    let mut sines = shared::<f32>(MOST_PAIRS);
-    let mut cosines = shared::<f32>(MOST_PAIRS);
-    for j in strided(pairs) {
-        let angle = position as f32 * frequencies[j];
-        sines[j] = angle.sin() * magnitude;
-        cosines[j] = angle.cos() * magnitude;
-    }
-    let mut x = splat8(0.0f32);
-    if head < all_heads {
-        x = qkv.load8([row, vector]).to_f32();
-    }
-    let mut squares = shared::<f32>(HELD);
-    squares[thread] = x.dot(x);
-    barrier();
-    if is_normed != 0 && !is_value {
-        // The tree over the threads of a head.
-        let first = (thread - lane) / 8;
-        let sum = if HEAD_DIM == 64 {
-            squares.load8(first).sum()
-        } else if HEAD_DIM == 128 {
-            squares.load8(first).sum() + squares.load8(first + 1).sum()
-        } else {
-            let low = squares.load8(first).sum() + squares.load8(first + 1).sum();
-            let high = squares.load8(first + 2).sum() + squares.load8(first + 3).sum();
-            low + high
-        };
-        let scale = rsqrt(sum / HEAD_DIM as f32 + eps);
-        let mut weights = q_norm.load8(lane).to_f32();
-        if !is_query {
-            weights = k_norm.load8(lane).to_f32();
+    let (first, row) = (group_id(0) * OUTPUTS, group_id(1));
+    let mut early = private::<T>(8 * OUTPUTS * EARLY);
+    load_early::<T, LANES, EARLY, OUTPUTS, _>(w, &mut early, |o| first + o);
+    let mut parts = shared::<f32>(OUTPUTS * SUBGROUPS);
+    clear::<OUTPUTS>(&mut parts);
+    launch_barrier();
+    let seen = (positions[row] + 1).min(window);
+    let last = seen.div_ceil(split_length(seen, HEAD_DIM)) - 1;
+    let joined = |i: u32| {
+        let (head, column) = (i / (HEAD_DIM / 8), i % (HEAD_DIM / 8));
+        let sink = sinks[head];
+        // Every load is taken, the ones past the end again: none waits for the position.
+        let mut outputs = private::<f32>(8 * JOINED);
+        let mut scores = private::<f32>(2 * JOINED);
+        for split in unroll(0..JOINED) {
+            let at = split.min(splits - 1);
+            outputs.store8(split, partial.load8([row, head, at, column]));
+            scores.store2(split, stats.load2([row, head, at, 0]));
         }
-        x = (x * scale * weights).to::<T>().to_f32();
-    }
-    let mut held = shared::<f32>(8 * HELD);
-    held.store8(thread, x);
-    barrier();
-    let half = pairs / 8;
-    if !is_value && lane < 2 * half {
-        let j = lane % half;
-        let (sine, cosine) = (sines.load8(j), cosines.load8(j));
-        if lane < half {
-            let partner = held.load8(thread + half);
-            x = x * cosine - partner * sine;
-        } else {
-            let partner = held.load8(thread - half);
-            x = x * cosine + partner * sine;
+        let mut largest = sink;
+        for split in unroll(0..JOINED) {
+            let score = select(split <= last, scores[2 * split], f32::NEG_INFINITY);
+            largest = largest.max(score);
         }
-    }
-    let rounded = x.to::<T>();
-    let sequence = index_in(sequences[row], all_sequences);
-    let page = index_in(position / block_size, max_blocks);
-    let block = index_in(block_table[[sequence, page]], blocks);
-    let slot = position % block_size;
-    if is_query {
-        q.store8([row, head, lane], rounded);
-    } else if !is_value {
-        k_cache.store8([block, head - heads, slot, lane], rounded);
-    } else if head < all_heads {
-        v_cache.store8([block, head - heads - kv_heads, slot, lane], rounded);
+        let (mut output, mut sum) = (splat8(0.0f32), (sink - largest).exp());
+        for split in unroll(0..JOINED) {
+            let factor = (scores[2 * split] - largest).exp();
+            let part = outputs.load8(split).mul_add(splat8(factor), splat8(0.0f32));
+            output = select(split <= last, output + part, output);
+            let share = fma(factor, scores[2 * split + 1], 0.0);
+            sum = select(split <= last, sum + share, sum);
+        }
+        (output / splat8(sum)).to::<T>().to_f32()
+    };
+    sum_products::<T, LANES, EARLY, OUTPUTS, false, _, _, _>(
+        w,
+        &early,
+        &mut parts,
+        |o| first + o,
+        |j| joined(j * LANES + local_index()),
+        |i| joined(i),
+    );
+    if local_index() < OUTPUTS {
+        let n = first + local_index();
+        let sum = T::from_f32(total(&parts, local_index()));
+        h[[row, n]] = T::from_f32(h[[row, n]].to_f32() + sum.to_f32());
     }
 }
 
@@ -447,7 +468,7 @@ pub fn fill_uniform<T: Float>(y: &mut Tensor<T, (n,)>, seed: u32, limit: f32) {
 const PRODUCTS: [(u64, u64, u64); 4] = [(1, 4, 8), (2, 8, 136), (3, 12, 1032), (1, 8, 6144)];
 
 /// One row's norm in f64, rounded as the kernels round it.
-fn normed(h: &[f64], norm: &[f64], eps: f64) -> Vec<f64> {
+pub(crate) fn normed(h: &[f64], norm: &[f64], eps: f64) -> Vec<f64> {
     let mean = h.iter().map(|v| v * v).sum::<f64>() / h.len() as f64;
     let pairs = h.iter().zip(norm);
     pairs.map(|(v, w)| v * w / (mean + eps).sqrt()).collect()
@@ -459,7 +480,7 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
 
 /// What the rounding of inputs that the oracle does not round can add: half an ULP each of
 /// `inner` terms of about 0.1.
-fn rounding(t: &Cases, inner: u64) -> f64 {
+pub(crate) fn rounding(t: &Cases, inner: u64) -> f64 {
     let ulp = match t.scalar("T") {
         iron_ir::Scalar::F16 => 2f64.powi(-11),
         iron_ir::Scalar::BF16 => 2f64.powi(-8),
@@ -492,7 +513,12 @@ fn norm_product_matches_f64(t: &mut Cases) {
 
 #[test_kernel(norm_gated_product)]
 fn norm_gated_product_matches_f64(t: &mut Cases) {
+    let longest = match t.constant("WHOLE") {
+        0 => u64::MAX,
+        _ => 1024,
+    };
     for (rows, cols, inner) in PRODUCTS {
+        let inner = inner.min(longest);
         // The gate's and the other's own rounding beside that of the inputs.
         let allowed = 3e-5 + 4.0 * rounding(t, inner) * (1.0 + 0.1 * (inner as f64).sqrt());
         t.case(format!("{rows}x{cols}x{inner}"))
@@ -538,79 +564,46 @@ fn product_add_matches_f64(t: &mut Cases) {
     }
 }
 
-/// Rows, heads, key-value heads, rotated share of a head.
-const HEADS: [(u64, u64, u64, u64); 4] = [(0, 1, 1, 2), (1, 2, 1, 2), (5, 4, 2, 2), (3, 16, 8, 4)];
-
-#[test_kernel(heads_to_cache)]
-fn heads_to_cache_matches_f64(t: &mut Cases) {
-    let head_dim = t.constant("HEAD_DIM") as u64;
-    let allowed = 4e-6 + 16.0 * rounding(t, 1);
-    for ((rows, heads, kv_heads, share), is_normed) in HEADS.into_iter().zip([1, 0, 1, 1]) {
-        let pairs = head_dim / share;
-        let pairs = if share == 2 { pairs } else { pairs / 2 };
-        let cache = [6, kv_heads, 16, head_dim];
-        t.case(format!(
-            "{rows}x{heads}/{kv_heads}x{head_dim}, {pairs} pairs, normed {is_normed}"
-        ))
-        .input(
-            "qkv",
-            [rows, (heads + 2 * kv_heads) * head_dim],
-            normal(0.0, 1.0),
-        )
-        .input("q_norm", [head_dim], uniform(0.5, 1.5))
-        .input("k_norm", [head_dim], uniform(0.5, 1.5))
-        // Distinct positions of two sequences over distinct blocks.
-        .input("positions", [rows], ints(0, 1).map(|r, _| r as i64 * 9))
-        .input("frequencies", [pairs], uniform(1e-4, 1.0))
-        .input("sequences", [rows], ints(0, 1).map(|r, _| r as i64 % 2))
-        .input("block_table", [2, 3], ints(0, 1).map(|i, _| 5 - i as i64))
-        .output("q", [rows, heads, head_dim])
-        .inout("k_cache", cache, normal(0.0, 1.0))
-        .inout("v_cache", cache, normal(0.0, 1.0))
-        .scalar("magnitude", 1.125f32)
-        .scalar("eps", 1e-5f32)
-        .scalar("is_normed", is_normed)
-        .bound(Bound::relative(1e-5).absolute(allowed))
-        .expect(move |inputs, out| {
-            let dim = head_dim as usize;
-            let half = pairs as usize;
-            let (mut k, mut v) = (inputs["k_cache"].to_vec(), inputs["v_cache"].to_vec());
-            let mut q = Vec::new();
-            let all_heads = (heads + 2 * kv_heads) as usize;
-            for (at, head) in inputs["qkv"].chunks(dim).enumerate() {
-                let (row, at) = (at / all_heads, at % all_heads);
-                let position = row * 9;
-                let block = 5 - (row % 2 * 3 + position / 16);
-                let is_query = at < heads as usize;
-                let is_value = at >= (heads + kv_heads) as usize;
-                let kv_head = (at + kv_heads as usize - heads as usize) % kv_heads as usize;
-                let to = ((block * kv_heads as usize + kv_head) * 16 + position % 16) * dim;
-                if is_value {
-                    v[to..to + dim].copy_from_slice(head);
-                    continue;
+#[test_kernel(split_product_add)]
+fn split_product_add_matches_f64(t: &mut Cases) {
+    for (rows, heads, splits, longest) in [(0, 1, 1, 5), (1, 16, 2, 140), (3, 2, 4, 500)] {
+        let (head_dim, cols) = (128u64, 8);
+        t.case(format!("{rows}x{heads}x{splits}, context {longest}"))
+            .input("partial", [rows, heads, splits, head_dim], normal(0.0, 1.0))
+            .input("stats", [rows, heads, splits, 2], uniform(1.0, 2.0))
+            .input(
+                "positions",
+                [rows],
+                ints(0, 1).map(move |row, _| longest / (row as i64 + 1)),
+            )
+            .input("sinks", [heads], uniform(0.5, 1.5))
+            .input("w", [cols, heads * head_dim], normal(0.0, 0.1))
+            .inout("h", [rows, cols], normal(0.0, 1.0))
+            .scalar("window", u32::MAX)
+            .bound(Bound::relative(1e-2).absolute(2e-2))
+            .expect(move |inputs, out| {
+                let (dim, n) = (head_dim as usize, splits as usize);
+                let mut sums = inputs["h"].to_vec();
+                for (row, position) in inputs.ints("positions").iter().enumerate() {
+                    let used = (*position as usize + 1).div_ceil(128);
+                    let mut x = Vec::new();
+                    for head in 0..heads as usize {
+                        let cell = (row * heads as usize + head) * n;
+                        let score = |split: usize| inputs["stats"][2 * (cell + split)].exp();
+                        let weight = |split: usize| inputs["stats"][2 * (cell + split) + 1];
+                        let sink = inputs["sinks"][head].exp();
+                        let all = sink + (0..used).map(|s| score(s) * weight(s)).sum::<f64>();
+                        x.extend((0..dim).map(|i| {
+                            let part = |s: usize| inputs["partial"][(cell + s) * dim + i];
+                            (0..used).map(|s| score(s) * part(s)).sum::<f64>() / all
+                        }));
+                    }
+                    for (n, w) in inputs["w"].chunks(x.len()).enumerate() {
+                        sums[row * cols as usize + n] += dot(&x, w);
+                    }
                 }
-                let weights = &inputs[if is_query { "q_norm" } else { "k_norm" }];
-                let mut x = head.to_vec();
-                if is_normed != 0 {
-                    x = normed(head, weights, f64::from(1e-5f32));
-                }
-                for (j, frequency) in inputs["frequencies"].iter().enumerate() {
-                    let angle = f64::from(position as f32 * *frequency as f32);
-                    let (sine, cosine) = (angle.sin() * 1.125, angle.cos() * 1.125);
-                    let (a, b) = (x[j], x[half + j]);
-                    x[j] = a * cosine - b * sine;
-                    x[half + j] = b * cosine + a * sine;
-                }
-                if is_query {
-                    q.extend(x);
-                } else {
-                    k[to..to + dim].copy_from_slice(&x);
-                }
-            }
-            out.set("q", q);
-            out.set("k_cache", k);
-            out.set("v_cache", v);
-        });
+                out.set("h", sums);
+            });
     }
 }
 

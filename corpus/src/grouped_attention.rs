@@ -3,9 +3,11 @@
 
 use iron_ir::Scalar;
 use iron_ir::prelude::*;
-use iron_ir::testing::{Benches, Cases, ints, normal};
+use iron_ir::testing::{Benches, Bound, Cases, ints, normal, uniform};
 
-use crate::attention::{capped, decode_cases, most_splits, split_of};
+use crate::attention::{EXTRAS, capped, most_splits, split_of};
+use crate::attention_cases::{Decode, decode_cases};
+use crate::heads::{MAGNITUDE, MOST_PAIRS, NewHeads, Turned, turned_head};
 
 /// Threads of a workgroup.
 const THREADS: u32 = 256;
@@ -61,6 +63,13 @@ pub fn group_of(scalar: Scalar, head_dim: u32, block_size: u32, heads: u32) -> O
     groups.iter().copied().find(fits)
 }
 
+/// The group of [`attention_of_heads`], if it has an instance for layers with so many query heads
+/// for a key and value head.
+pub fn group_with_heads(scalar: Scalar, head_dim: u32, block_size: u32, heads: u32) -> Option<u32> {
+    let has_instance = matches!((scalar, head_dim, heads), (Scalar::BF16, 128, 2 | 4));
+    (has_instance && block_size.is_multiple_of(8192 / head_dim)).then_some(heads)
+}
+
 /// Where a tile lies: its first position, that one's row in its block, and which of the split's
 /// blocks that is.
 #[device_struct]
@@ -111,10 +120,6 @@ pub fn attention_decode_grouped<T: Float, const HEAD_DIM: u32, const GROUP: u32>
     window: u32,
     soft_cap: f32,
 ) {
-    let lanes = Shape::<HEAD_DIM, GROUP>::LANES;
-    let run = Shape::<HEAD_DIM, GROUP>::RUN;
-    let tile_keys = Shape::<HEAD_DIM, GROUP>::KEYS;
-    let stride = Shape::<HEAD_DIM, GROUP>::STRIDE;
     let (split, row) = (group_id(0), group_id(2));
     let (first, end) = split_of::<HEAD_DIM>(positions[row] + 1, window, split);
     if first >= end {
@@ -122,7 +127,160 @@ pub fn attention_decode_grouped<T: Float, const HEAD_DIM: u32, const GROUP: u32>
     }
     let sequence = index_in(sequences[row], all_sequences);
     let first_head = group_id(1) * GROUP;
-    let kv_head = first_head / (heads / kv_heads);
+    let range = Range {
+        first,
+        end,
+        sequence,
+        kv_head: first_head / (heads / kv_heads),
+    };
+    let query = |head: u32, lane: u32| q.load8([row, first_head + head, lane]).to_f32() * scale;
+    attend::<T, HEAD_DIM, GROUP, _>(
+        range,
+        query,
+        k_cache,
+        v_cache,
+        block_table,
+        partial,
+        stats,
+        soft_cap,
+    );
+}
+
+/// What a workgroup attends over.
+#[device_struct]
+struct Range {
+    first: u32,
+    end: u32,
+    sequence: u32,
+    kv_head: u32,
+}
+
+/// [`attention_decode_grouped`] and the heads of its new rows, each of a sequence of its own:
+/// `qkv` becomes queries, keys and values as [`heads_to_cache`](crate::heads::heads_to_cache)
+/// makes them, those of the new position are written to the cache, and the queries attend. A key
+/// and value head has `GROUP` query heads.
+#[kernel(
+    grid = [splits, kv_heads, rows],
+    workgroup = 256,
+    requires(
+        heads == GROUP * kv_heads,
+        width == (heads + 2 * kv_heads) * HEAD_DIM,
+        2 * pairs <= HEAD_DIM,
+        pairs % 8 == 0,
+        pairs <= MOST_PAIRS,
+        block_size % (8192 / HEAD_DIM) == 0,
+        block_size > 0
+    ),
+    dependent,
+    instances(T = [bf16], HEAD_DIM = [128], GROUP = [2, 4])
+)]
+pub fn attention_of_heads<T: Float, const HEAD_DIM: u32, const GROUP: u32>(
+    qkv: &Tensor<T, (rows, width)>,
+    q_norm: &Tensor<T, { (HEAD_DIM,) }>,
+    k_norm: &Tensor<T, { (HEAD_DIM,) }>,
+    positions: &Tensor<u32, (rows,)>,
+    frequencies: &Tensor<f32, (pairs,)>,
+    sequences: &Tensor<u32, (rows,)>,
+    block_table: &Tensor<u32, (all_sequences, max_blocks)>,
+    k_cache: &mut Tensor<T, (blocks, kv_heads, block_size, HEAD_DIM)>,
+    v_cache: &mut Tensor<T, (blocks, kv_heads, block_size, HEAD_DIM)>,
+    partial: &mut Tensor<f32, (rows, heads, splits, HEAD_DIM)>,
+    stats: &mut Tensor<f32, { (rows, heads, splits, 2) }>,
+    scale: f32,
+    window: u32,
+    soft_cap: f32,
+    magnitude: f32,
+    eps: f32,
+    is_normed: u32,
+) {
+    let (split, row) = (group_id(0), group_id(2));
+    let position = positions[row];
+    let (first, end) = split_of::<HEAD_DIM>(position + 1, window, split);
+    if first >= end {
+        return;
+    }
+    let sequence = index_in(sequences[row], all_sequences);
+    let kv_head = group_id(1);
+    // The group's queries, then its key and its value.
+    let lanes = HEAD_DIM / 8;
+    let (own, lane) = (local_index() / lanes, local_index() % lanes);
+    let mut head = kv_head * GROUP + own;
+    if own >= GROUP {
+        head = heads + (own - GROUP).min(1) * kv_heads + kv_head;
+    }
+    let x = qkv.load8([row, head * lanes + lane]).to_f32();
+    let turned = Turned {
+        position,
+        magnitude,
+        eps,
+        is_normed: is_normed != 0,
+    };
+    let (is_query, is_value) = (own < GROUP, own > GROUP);
+    let ready =
+        turned_head::<T, HEAD_DIM>(x, is_query, is_value, q_norm, k_norm, frequencies, turned);
+    let mut queries = shared::<f32>(GROUP * HEAD_DIM);
+    if is_query {
+        queries.store8(local_index(), ready.to_f32());
+    }
+    // The split that ends with the new position is the one that reads it.
+    if end == position + 1 && !is_query && own <= GROUP + 1 {
+        let page = index_in(position / block_size, max_blocks);
+        let block = index_in(block_table[[sequence, page]], blocks);
+        let slot = position % block_size;
+        if is_value {
+            v_cache.store8([block, kv_head, slot, lane], ready);
+        } else {
+            k_cache.store8([block, kv_head, slot, lane], ready);
+        }
+    }
+    barrier_global();
+    let range = Range {
+        first,
+        end,
+        sequence,
+        kv_head,
+    };
+    let query = |head: u32, lane: u32| queries.load8(head * lanes + lane) * scale;
+    attend::<T, HEAD_DIM, GROUP, _>(
+        range,
+        query,
+        k_cache,
+        v_cache,
+        block_table,
+        partial,
+        stats,
+        soft_cap,
+    );
+}
+
+/// A workgroup's attention: `scaled_query` gives eight elements of one of its heads.
+#[device_fn]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "a part of two kernels, with their tensors"
+)]
+fn attend<T: Float, const HEAD_DIM: u32, const GROUP: u32, Q: Fn(u32, u32) -> F32x8>(
+    range: Range,
+    scaled_query: Q,
+    k_cache: &Tensor<T, 4>,
+    v_cache: &Tensor<T, 4>,
+    block_table: &Tensor<u32, 2>,
+    partial: &mut Tensor<f32, 4>,
+    stats: &mut Tensor<f32, 4>,
+    soft_cap: f32,
+) {
+    let lanes = Shape::<HEAD_DIM, GROUP>::LANES;
+    let run = Shape::<HEAD_DIM, GROUP>::RUN;
+    let tile_keys = Shape::<HEAD_DIM, GROUP>::KEYS;
+    let stride = Shape::<HEAD_DIM, GROUP>::STRIDE;
+    let (split, row, first_head) = (group_id(0), group_id(2), group_id(1) * GROUP);
+    let Range {
+        first,
+        end,
+        sequence,
+        kv_head,
+    } = range;
+    let (max_blocks, blocks, block_size) = (block_table.dim(1), k_cache.dim(0), k_cache.dim(2));
     let (lane, own) = (local_index() % lanes, local_index() / lanes);
     let begin = first - first % tile_keys;
 
@@ -164,8 +322,7 @@ pub fn attention_decode_grouped<T: Float, const HEAD_DIM: u32, const GROUP: u32>
         }
     }
     for head in unroll(0..GROUP) {
-        let part = q.load8([row, first_head + head, lane]).to_f32();
-        query.store8(head, part * scale);
+        query.store8(head, scaled_query(head, lane));
     }
 
     let mut ahead = third;
@@ -354,6 +511,80 @@ fn attention_decode_grouped_matches_f64(t: &mut Cases) {
         group,
         &[(1, 1, 1, 4200), (3, 2, 2, 40), (1, 1, 1, 600)],
     );
+}
+
+#[test_kernel(attention_of_heads)]
+fn attention_of_heads_matches_f64(t: &mut Cases) {
+    let (head_dim, group) = (t.constant("HEAD_DIM") as u64, t.constant("GROUP") as u64);
+    for (rows, kv_heads, longest, is_normed) in [(0, 1, 5, 1), (1, 1, 128, 1), (3, 2, 300, 0)] {
+        let (heads, block_size, pages) = (kv_heads * group, 64, longest / 64 + 1);
+        let blocks = rows * pages;
+        let splits = u64::from(most_splits(longest as u32 + 1, head_dim as u32));
+        let cache = [blocks, kv_heads, block_size, head_dim];
+        let position = move |row: usize, _: i64| longest as i64 / (row as i64 + 1);
+        let scale = 1.0 / (head_dim as f32).sqrt();
+        t.case(format!(
+            "{rows} rows, {heads}/{kv_heads} heads, context {longest}"
+        ))
+        .input(
+            "qkv",
+            [rows, (heads + 2 * kv_heads) * head_dim],
+            normal(0.0, 1.0),
+        )
+        .input("q_norm", [head_dim], uniform(0.5, 1.5))
+        .input("k_norm", [head_dim], uniform(0.5, 1.5))
+        .input("positions", [rows], ints(0, 1).map(position))
+        .input("frequencies", [head_dim / 2], uniform(1e-4, 1.0))
+        .input("sequences", [rows], ints(0, 1).map(|row, _| row as i64))
+        .input(
+            "block_table",
+            [rows, pages],
+            ints(0, 1).map(move |i, _| blocks as i64 - 1 - i as i64),
+        )
+        .inout("k_cache", cache, normal(0.0, 1.0))
+        .inout("v_cache", cache, normal(0.0, 1.0))
+        .inout("partial", [rows, heads, splits, head_dim], normal(0.0, 1.0))
+        .inout("stats", [rows, heads, splits, 2], normal(0.0, 1.0))
+        .scalar("scale", scale)
+        .scalar("window", u32::MAX)
+        .scalar("soft_cap", 0.0f32)
+        .scalar("magnitude", MAGNITUDE)
+        .scalar("eps", 1e-5f32)
+        .scalar("is_normed", is_normed)
+        // An element that the oracle rounds to the other neighbour moves all scores.
+        .bound(Bound::relative(1e-2).absolute(3e-2))
+        .expect(move |inputs, out| {
+            let new = NewHeads {
+                heads: heads as usize,
+                kv_heads: kv_heads as usize,
+                head_dim: head_dim as usize,
+                is_normed: is_normed != 0,
+            };
+            let (mut k, mut v) = (inputs["k_cache"].to_vec(), inputs["v_cache"].to_vec());
+            let positions = inputs.ints("positions");
+            let table = inputs.ints("block_table");
+            let place = |row: usize, kv_head: usize| {
+                let position = positions[row] as usize;
+                let block = table[row * pages as usize + position / 64] as usize;
+                (block * kv_heads as usize + kv_head) * 64 + position % 64
+            };
+            let q = new.written(inputs, place, [&mut k, &mut v]);
+            let [q, k, v] = [q, k, v].map(|x| out.rounded("k_cache", &x));
+            let decode = Decode {
+                heads: heads as usize,
+                kv_heads: kv_heads as usize,
+                head_dim: head_dim as usize,
+                block_size: 64,
+                scale,
+                extras: EXTRAS[0],
+            };
+            let [partial, stats] = decode.outputs(inputs, [&q, &k, &v]);
+            out.set("partial", partial);
+            out.set("stats", stats);
+            out.set("k_cache", k);
+            out.set("v_cache", v);
+        });
+    }
 }
 
 /// Rows and positions of each.

@@ -9,7 +9,8 @@
 use iron_ir::prelude::*;
 use iron_ir::testing::{Bound, Cases, ints, normal};
 
-use crate::attention::{MOST_POSITIONS, split_length, splits_of};
+use crate::attention::{MOST_POSITIONS, split_length};
+use crate::attention_cases::splits_of;
 
 /// Largest latent and largest rotated key, DeepSeek-V3's.
 const MOST_LATENT: u32 = 512;

@@ -60,7 +60,7 @@ pub fn gather_rows<T: Float, U: Float>(
 
 /// Chosen rows of a matrix: `y[r, :] = x[rows_of[r], :]`; used to keep the last row of each
 /// sequence before the vocabulary projection.
-#[kernel(grid = [rows], workgroup = 256, instances(T = [f32, f16, bf16]))]
+#[kernel(grid = [rows], workgroup = 256, dependent, instances(T = [f32, f16, bf16]))]
 pub fn select_rows<T: Float>(
     x: &Tensor<T, (all_rows, cols)>,
     rows_of: &Tensor<u32, (rows,)>,

@@ -6,10 +6,12 @@
 pub mod affine;
 pub mod affine_q8;
 pub mod attention;
+mod attention_cases;
 pub mod decode;
 pub mod elementwise;
 pub mod experts;
 pub mod grouped_attention;
+pub mod heads;
 pub mod latent;
 pub mod layout;
 pub mod matmul;

@@ -1,7 +1,7 @@
 //! Normalisations of rows, with f32 sums.
 
 use iron_ir::prelude::*;
-use iron_ir::testing::{Benches, Bound, Cases, normal, uniform, values};
+use iron_ir::testing::{Benches, Bound, Cases, ints, normal, uniform, values};
 
 /// Vectors of 8 that a thread keeps between its two passes over a row: rows up to 4,096 columns
 /// are read once.
@@ -83,14 +83,51 @@ pub fn add_rms_norm<T: Float>(
     y: &mut Tensor<T, (rows, cols)>,
     eps: f32,
 ) {
+    add_and_norm(h, w, y, eps, |i| x.load8([group_id(0), i]).to_f32());
+}
+
+/// Residual sum of the parts of a product, and its root-mean-square norm: with `x` the sum of
+/// `parts` in their order, rounded to the tensors' type, as [`add_rms_norm`].
+#[kernel(
+    grid = [rows],
+    workgroup = 256,
+    requires(cols % 8 == 0, splits > 0),
+    dependent,
+    instances(T = [f32, f16, bf16])
+)]
+pub fn join_rms_norm<T: Float>(
+    parts: &Tensor<f32, (splits, rows, cols)>,
+    w: &Tensor<T, (cols,)>,
+    h: &mut Tensor<T, (rows, cols)>,
+    y: &mut Tensor<T, (rows, cols)>,
+    eps: f32,
+) {
+    add_and_norm(h, w, y, eps, |i| {
+        let mut sum = parts.load8([0, group_id(0), i]);
+        for part in 1..splits {
+            sum += parts.load8([part, group_id(0), i]);
+        }
+        sum.to::<T>().to_f32()
+    });
+}
+
+/// `h += x`, rounded, and the norm of that, of the workgroup's row; `x` gives eights.
+#[device_fn]
+fn add_and_norm<T: Float, X: Fn(u32) -> F32x8>(
+    h: &mut Tensor<T, 2>,
+    w: &Tensor<T, 1>,
+    y: &mut Tensor<T, 2>,
+    eps: f32,
+    x: X,
+) {
     let row = group_id(0);
-    let vectors = cols / 8;
+    let vectors = w.dim(0) / 8;
     let mut kept = private::<f32>(8 * KEPT);
     let mut sum = 0.0f32;
     for j in 0..KEPT {
         let i = j * 256 + local_index();
         if i < vectors {
-            let total = (h.load8([row, i]).to_f32() + x.load8([row, i]).to_f32()).to::<T>();
+            let total = (h.load8([row, i]).to_f32() + x(i)).to::<T>();
             h.store8([row, i], total);
             let v = total.to_f32();
             sum += v.dot(v);
@@ -98,12 +135,12 @@ pub fn add_rms_norm<T: Float>(
         }
     }
     for i in (KEPT * 256 + local_index()..vectors).step_by(256) {
-        let total = (h.load8([row, i]).to_f32() + x.load8([row, i]).to_f32()).to::<T>();
+        let total = (h.load8([row, i]).to_f32() + x(i)).to::<T>();
         h.store8([row, i], total);
         let v = total.to_f32();
         sum += v.dot(v);
     }
-    let scale = rsqrt(workgroup_sum(sum) / cols as f32 + eps);
+    let scale = rsqrt(workgroup_sum(sum) / w.dim(0) as f32 + eps);
     store_scaled(&kept, h, w, y, row, scale);
 }
 
@@ -212,6 +249,34 @@ fn add_rms_norm_matches_f64(t: &mut Cases) {
                     rows.flat_map(|x| rms_norm_row(x, &inputs["w"], eps))
                         .collect(),
                 );
+                out.set("h", sums);
+            });
+    }
+}
+
+#[test_kernel(join_rms_norm)]
+fn join_rms_norm_matches_f64(t: &mut Cases) {
+    for (splits, rows, cols) in [(1, 0, 8), (1, 1, 8), (4, 3, 576), (2, 2, 4104)] {
+        t.case(format!("{splits} parts of {rows}x{cols}"))
+            // Sums that are exact before they are rounded, in any order.
+            .input("parts", [splits, rows, cols], ints(-90, 91))
+            .input("w", [cols], uniform(0.5, 1.5))
+            .inout("h", [rows, cols], normal(0.0, 1.0))
+            .output("y", [rows, cols])
+            .scalar("eps", 1e-5f32)
+            .bound(Bound::relative(2e-6).absolute(1e-6))
+            .expect(move |inputs, out| {
+                let size = (rows * cols) as usize;
+                let sums = |i: usize| inputs["parts"].iter().skip(i).step_by(size.max(1)).sum();
+                let sums: Vec<f64> = (0..size).map(sums).collect();
+                let joined = out.rounded("h", &sums);
+                let pairs = joined.iter().zip(&inputs["h"]);
+                let sums: Vec<f64> = pairs.map(|(x, h)| x + h).collect();
+                let rounded = out.rounded("h", &sums);
+                let eps = f64::from(1e-5f32);
+                let rows = rounded.chunks(cols as usize);
+                let norms = rows.flat_map(|x| rms_norm_row(x, &inputs["w"], eps));
+                out.set("y", norms.collect());
                 out.set("h", sums);
             });
     }

@@ -28,8 +28,8 @@ pub(super) struct BenchArguments {
     /// Type of activations, cache and random weights.
     #[arg(long, value_enum, default_value_t = ActivationType::Bf16)]
     dtype: ActivationType,
-    /// Which kernels steps are made of: `rows`, `unfused`, `fused` or `batched`; the device's own
-    /// otherwise.
+    /// Which kernels steps are made of: `rows`, `unfused`, `fused` or `batched`; otherwise the
+    /// device's own, or the one that `butter serve` takes if a batch has several sequences.
     #[arg(long)]
     route: Option<String>,
     /// Lengths of prompts to prefill.
@@ -109,9 +109,10 @@ pub(super) fn run(arguments: &BenchArguments) -> Result<(), CommandError> {
         cache_positions: plan.cache_positions(crate::engine::BLOCK_SIZE),
     };
     let mut model = DeviceModel::of_weights(device, &source.config, &source.weights, options)?;
-    if let Some(route) = route {
-        model.set_route(route)?;
-    }
+    let many = || Route::of_many(&**model.device(), options.dtype);
+    let own = || if batch > 1 { many() } else { model.route() };
+    let route = route.unwrap_or_else(own);
+    model.set_route(route)?;
     let load_seconds = start.elapsed().as_secs_f64();
     let (measurements, profiles) = plan.run(&mut model, &mut |what| {
         let _ = writeln!(std::io::stderr(), "butter: measuring {what}");

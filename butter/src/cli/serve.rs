@@ -175,10 +175,9 @@ fn load(source: Source, options: &ServeOptions) -> Result<Engine, CommandError> 
     );
     let make = move || {
         let device = open_device(backend)?;
+        let route = route.unwrap_or_else(|| Route::of_many(&*device, engine_options.dtype));
         let mut model = DeviceModel::of_weights(device, &config, &weights, engine_options)?;
-        if let Some(route) = route {
-            model.set_route(route)?;
-        }
+        model.set_route(route)?;
         Ok(Box::new(model) as Box<dyn Model>)
     };
     let scheduler = SchedulerThread::start(make, scheduler_options, options.max_queued)?;

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use iron_corpus::grouped_attention::group_of;
+use iron_corpus::decode::JOINED;
+use iron_corpus::grouped_attention::{group_of, group_with_heads};
 use iron_ir::Scalar;
 use iron_runtime::{Backend, Device, Tensor};
 
 use super::latent::upload_frequencies;
 use super::matrix::{Family, Matrix, failed, upload_vector};
-use super::plan::{Activation, Planner};
+use super::plan::{Activation, Operand, Planner};
+use super::route::Route;
 use super::state::{BLOCK_SIZE, CacheShape};
 use super::step::{HeldState, StepContext};
 use crate::config::Attention;
@@ -46,6 +48,8 @@ pub struct AttentionBlock {
     values: Tensor,
     /// Query heads that share a reading of the cache, on a GPU that has the kernel.
     group: Option<u32>,
+    /// The same where that kernel makes the heads of new rows too.
+    group_with_heads: Option<u32>,
 }
 
 /// The tensors of [`AttentionBlock::record_stacked`].
@@ -108,12 +112,17 @@ impl AttentionBlock {
         let ones = vec![1.0; config.head_dim];
         let ones = || Tensor::from_f32(device, dtype, &[config.head_dim as u64], &ones);
         let shared_by = (config.head_count / config.kv_head_count) as u32;
-        let group = match device.backend() {
-            Backend::Cpu => None,
-            _ => group_of(dtype, config.head_dim as u32, BLOCK_SIZE as u32, shared_by),
+        let sizes = (config.head_dim as u32, BLOCK_SIZE as u32);
+        let (group, group_with_heads) = match device.backend() {
+            Backend::Cpu => (None, None),
+            _ => (
+                group_of(dtype, sizes.0, sizes.1, shared_by),
+                group_with_heads(dtype, sizes.0, sizes.1, shared_by),
+            ),
         };
         Ok(Self {
             group,
+            group_with_heads,
             query,
             key,
             value,
@@ -230,34 +239,119 @@ impl AttentionBlock {
         projected: &Activation,
         stacked: &Stacked<'_>,
     ) -> Activation {
+        let rows = projected.shape()[0];
         let (heads, head_dim) = (self.config.head_count as u64, self.config.head_dim as u64);
-        let query = planner.activation(&[projected.shape()[0], heads, head_dim]);
-        let query_norm = self.query_norm.as_ref().unwrap_or(stacked.unread_norm);
-        let key_norm = self.key_norm.as_ref().unwrap_or(stacked.unread_norm);
-        let frequencies = stacked.frequencies;
-        let magnitude = self
-            .config
-            .rope
-            .as_ref()
-            .map_or(1.0, |rope| rope.magnitude());
-        let operands = [
-            projected.into(),
-            query_norm.into(),
-            key_norm.into(),
-            (&step.positions).into(),
-            frequencies.into(),
-            (&step.sequences).into(),
-            self.tables(step).0.into(),
+        if let Some([partial, stats]) = self.record_splits(planner, step, projected, stacked) {
+            let attended = planner.activation(&[rows, heads, head_dim]);
+            self.combine(planner, step, [&partial, &stats], &attended);
+            return attended.rows_of(self.config.query_size() as u64);
+        }
+        let query = planner.activation(&[rows, heads, head_dim]);
+        let mut operands = self.new_heads(step, projected, stacked).to_vec();
+        operands.extend([
             (&query).into(),
             (&self.keys).into(),
             (&self.values).into(),
-            magnitude.into(),
+            self.magnitude().into(),
             step.norm_eps.into(),
             u32::from(self.query_norm.is_some()).into(),
-        ];
+        ]);
         let suffix = format!("-HEAD_DIM={head_dim}");
-        planner.launch(Family::Decode, "heads_to_cache", &suffix, operands);
+        planner.launch(Family::Heads, "heads_to_cache", &suffix, operands);
         self.attend(planner, step, &query)
+    }
+
+    /// As [`Self::record_stacked`], but gives the outputs of the splits of the attention and their
+    /// statistics, where there is a kernel for that: of rows that are each of a sequence of its
+    /// own.
+    pub fn record_splits(
+        &self,
+        planner: &mut Planner,
+        step: &StepContext<'_>,
+        projected: &Activation,
+        stacked: &Stacked<'_>,
+    ) -> Option<[Activation; 2]> {
+        let group = self.group_with_heads.filter(|_| step.key.is_apart)?;
+        let [partial, stats] = self.split_outputs(planner, step, projected.shape()[0]);
+        let mut operands = self.new_heads(step, projected, stacked).to_vec();
+        operands.extend([
+            (&self.keys).into(),
+            (&self.values).into(),
+            (&partial).into(),
+            (&stats).into(),
+            self.config.scale.into(),
+            self.window().into(),
+            self.config.soft_cap.unwrap_or(0.0).into(),
+            self.magnitude().into(),
+            step.norm_eps.into(),
+            u32::from(self.query_norm.is_some()).into(),
+        ]);
+        let suffix = format!("-HEAD_DIM={}-GROUP={group}", self.config.head_dim);
+        let kernel = "attention_of_heads";
+        planner.launch(Family::GroupedAttention, kernel, &suffix, operands);
+        Some([partial, stats])
+    }
+
+    /// What makes the heads of new rows of their projections.
+    fn new_heads(
+        &self,
+        step: &StepContext<'_>,
+        projected: &Activation,
+        stacked: &Stacked<'_>,
+    ) -> [Operand; 7] {
+        [
+            projected.into(),
+            self.query_norm
+                .as_ref()
+                .unwrap_or(stacked.unread_norm)
+                .into(),
+            self.key_norm.as_ref().unwrap_or(stacked.unread_norm).into(),
+            (&step.positions).into(),
+            stacked.frequencies.into(),
+            (&step.sequences).into(),
+            self.tables(step).0.into(),
+        ]
+    }
+
+    fn magnitude(&self) -> f32 {
+        let rope = self.config.rope.as_ref();
+        rope.map_or(1.0, |rope| rope.magnitude())
+    }
+
+    /// Whether [`Self::joined_product`] has a kernel for the splits of a step and these
+    /// weights, which sums in the order of the route's products.
+    pub fn joins_in_product(&self, route: Route, splits: usize, w: &Tensor) -> bool {
+        let [outputs, inner] = [0, 1].map(|axis| w.shape()[axis]);
+        // Every workgroup joins the splits again: more of them than run at once lose by it.
+        let most_outputs = 1024;
+        self.group_with_heads.is_some()
+            && splits <= JOINED as usize
+            && outputs <= most_outputs
+            && route.dense_lanes(inner) == 256
+            && inner <= 8 * 256 * 2
+    }
+
+    /// `hidden += attended · wᵀ` of the splits of the attention.
+    pub fn joined_product(
+        &self,
+        planner: &mut Planner,
+        step: &StepContext<'_>,
+        [partial, stats]: [&Activation; 2],
+        w: &Tensor,
+        hidden: &Activation,
+    ) {
+        let operands = [
+            partial.into(),
+            stats.into(),
+            (&step.positions).into(),
+            (&self.sinks).into(),
+            w.into(),
+            hidden.into(),
+            self.window().into(),
+        ];
+        let head_dim = self.config.head_dim;
+        let suffix = format!("-HEAD_DIM={head_dim}-LANES=256-EARLY=2");
+        planner.launch(Family::Decode, "split_product_add", &suffix, operands);
     }
 
     /// The block table of all sequences, and that of a prompt's one sequence.
@@ -366,10 +460,8 @@ impl AttentionBlock {
         table: &Tensor,
         attended: &Activation,
     ) {
-        let [rows, heads, head_dim] = [0, 1, 2].map(|axis| query.shape()[axis]);
-        let splits = step.key.splits as u64;
-        let partial = planner.activation_of(Scalar::F32, &[rows, heads, splits, head_dim]);
-        let stats = planner.activation_of(Scalar::F32, &[rows, heads, splits, 2]);
+        let [rows, head_dim] = [0, 2].map(|axis| query.shape()[axis]);
+        let [partial, stats] = self.split_outputs(planner, step, rows);
         let operands = [
             query.into(),
             (&self.keys).into(),
@@ -396,9 +488,33 @@ impl AttentionBlock {
             ),
         };
         planner.launch(family, kernel, &suffix, operands);
+        self.combine(planner, step, [&partial, &stats], attended);
+    }
+
+    /// What the splits of rows that attend for themselves give: outputs, and scores' extremes and
+    /// sums.
+    fn split_outputs(
+        &self,
+        planner: &mut Planner,
+        step: &StepContext<'_>,
+        rows: u64,
+    ) -> [Activation; 2] {
+        let (heads, head_dim) = (self.config.head_count as u64, self.config.head_dim as u64);
+        let splits = step.key.splits as u64;
+        [head_dim, 2].map(|size| planner.activation_of(Scalar::F32, &[rows, heads, splits, size]))
+    }
+
+    /// Joins the splits.
+    fn combine(
+        &self,
+        planner: &mut Planner,
+        step: &StepContext<'_>,
+        [partial, stats]: [&Activation; 2],
+        attended: &Activation,
+    ) {
         let operands = [
-            (&partial).into(),
-            (&stats).into(),
+            partial.into(),
+            stats.into(),
             (&step.positions).into(),
             (&self.sinks).into(),
             attended.into(),

@@ -1,10 +1,14 @@
 //! Layers of plain attention and a gated feed-forward in few launches: five kernels and the
-//! attention for rows that decode, stacked projections for prompts.
+//! attention for rows that decode, as many for rows that share a reading of the weights, stacked
+//! projections for prompts.
 //!
 //! The results are those of [`super::step`]'s own layers to the bit, where both sum products by
-//! as many threads: the kernels keep every rounding.
+//! as many threads: the kernels keep every rounding. Rows that share a reading sum in another
+//! order, the same for any number of rows.
 
 use iron_corpus::decode::OUTPUTS;
+use iron_corpus::matmul::{SKINNY_COLUMNS, parts_of, skinny_rows};
+use iron_ir::Scalar;
 use iron_runtime::Tensor;
 
 use super::attention::{AttentionBlock, Stacked};
@@ -49,36 +53,56 @@ impl Graph {
     pub fn fused_layers(&self, planner: &mut Planner, step: &StepContext<'_>, hidden: &Activation) {
         for layer in self.layers.iter().filter_map(|layer| layer.fused()) {
             let weights = layer.stacked.weights;
-            let projected = planner.activation(&[hidden.shape()[0], weights.shape()[0]]);
             let eps = self.config.norm_eps;
-            planner.normed_product(
-                "norm_product",
-                hidden,
-                layer.mixer_norm,
-                weights,
-                &projected,
-                eps,
-            );
-            let attended =
-                layer
-                    .attention
-                    .record_stacked(planner, step, &projected, &layer.stacked);
-            planner.product_add(layer.output, &attended, hidden);
-            let inner = layer.gate_up.shape()[0] / 2;
-            let active = planner.activation(&[hidden.shape()[0], inner]);
-            planner.normed_product(
-                "norm_gated_product",
-                hidden,
-                layer.feed_forward_norm,
-                layer.gate_up,
-                &active,
-                eps,
-            );
+            let projected = planner.normed_product(hidden, layer.mixer_norm, weights, eps);
+            let (attention, splits) = (layer.attention, step.key.splits);
+            let joins = attention.joins_in_product(planner.route, splits, layer.output);
+            let splits = match joins {
+                true => attention.record_splits(planner, step, &projected, &layer.stacked),
+                false => None,
+            };
+            match splits {
+                Some([partial, stats]) => {
+                    let splits = [&partial, &stats];
+                    attention.joined_product(planner, step, splits, layer.output, hidden);
+                }
+                None => {
+                    let x = attention.record_stacked(planner, step, &projected, &layer.stacked);
+                    planner.product_add(layer.output, &x, hidden);
+                }
+            }
+            let norm = layer.feed_forward_norm;
+            let active = planner.normed_gated_product(hidden, norm, layer.gate_up, eps);
             planner.product_add(layer.down, &active, hidden);
         }
     }
 
-    /// All layers for many rows, a prompt's or those that decode together. Gives the last block's output, which has not joined
+    /// All layers for rows that decode and share a reading of the weights. Gives the rows after
+    /// the last norm.
+    pub fn shared_layers(
+        &self,
+        planner: &mut Planner,
+        step: &StepContext<'_>,
+        hidden: &Activation,
+    ) -> Activation {
+        let mut parts = None;
+        let eps = self.config.norm_eps;
+        for layer in self.layers.iter().filter_map(|layer| layer.fused()) {
+            let x = planner.parts_joined(parts.as_ref(), hidden, layer.mixer_norm, eps);
+            let projected = planner.dense_product(layer.stacked.weights, &x);
+            let attended =
+                layer
+                    .attention
+                    .record_stacked(planner, step, &projected, &layer.stacked);
+            let output = planner.product_parts(layer.output, &attended);
+            let x = planner.parts_joined(Some(&output), hidden, layer.feed_forward_norm, eps);
+            let active = planner.gated_product(layer.gate_up, &x);
+            parts = Some(planner.product_parts(layer.down, &active));
+        }
+        planner.parts_joined(parts.as_ref(), hidden, &self.final_norm, eps)
+    }
+
+    /// All layers for a prompt's rows. Gives the last block's output, which has not joined
     /// `hidden`.
     pub fn stacked_layers(
         &self,
@@ -96,10 +120,7 @@ impl Graph {
                     .record_stacked(planner, step, &projected, &layer.stacked);
             let y = planner.dense_product(layer.output, &attended);
             let x = self.joined(planner, Some(&y), hidden, layer.feed_forward_norm);
-            let gate_up = planner.dense_product(layer.gate_up, &x);
-            let active = planner.activation(&[x.shape()[0], layer.gate_up.shape()[0] / 2]);
-            let operands = [(&gate_up).into(), (&active).into()];
-            planner.launch(Family::Decode, "silu_mul_rows", "", operands);
+            let active = planner.gated(layer.gate_up, &x);
             pending = Some(planner.dense_product(layer.down, &active));
         }
         pending
@@ -116,9 +137,7 @@ impl Graph {
         if !is_product(w) {
             return None;
         }
-        let y = planner.activation(&[hidden.shape()[0], w.shape()[0]]);
-        planner.normed_product("norm_product", hidden, norm, w, &y, self.config.norm_eps);
-        Some(y)
+        Some(planner.normed_product(hidden, norm, w, self.config.norm_eps))
     }
 }
 
@@ -127,18 +146,110 @@ impl Planner {
         self.projected(&Matrix::Dense(w.clone()), x)
     }
 
+    /// `silu(gate) * up` of the two halves of `x · wᵀ`.
+    fn gated(&mut self, w: &Tensor, x: &Activation) -> Activation {
+        let gate_up = self.dense_product(w, x);
+        let active = self.activation(&[x.shape()[0], w.shape()[0] / 2]);
+        let operands = [(&gate_up).into(), (&active).into()];
+        self.launch(Family::Decode, "silu_mul_rows", "", operands);
+        active
+    }
+
+    /// As [`Self::gated`], of few rows.
+    fn gated_product(&mut self, w: &Tensor, x: &Activation) -> Activation {
+        let (rows, inner) = (x.shape()[0], w.shape()[0] / 2);
+        // Short rows are products of few steps: one after the other they take longer than twice
+        // as many workgroups do side by side, and another launch.
+        let is_short = w.shape()[1] <= 1024;
+        if is_short || !inner.is_multiple_of(u64::from(SKINNY_COLUMNS)) {
+            return self.gated(w, x);
+        }
+        let active = self.activation(&[rows, inner]);
+        let operands = [x.into(), w.into(), (&active).into()];
+        let suffix = format!("-ROWS={}", skinny_rows(rows));
+        self.launch(Family::Matmul, "gated_skinny", &suffix, operands);
+        active
+    }
+
+    /// `x · wᵀ` of few rows in parts of the inner dimension, `[parts, rows, outputs]`.
+    fn product_parts(&mut self, w: &Tensor, x: &Activation) -> Activation {
+        let (rows, [outputs, inner]) = (x.shape()[0], [0, 1].map(|axis| w.shape()[axis]));
+        let parts = self.activation_of(Scalar::F32, &[parts_of(outputs, inner), rows, outputs]);
+        let operands = [x.into(), w.into(), (&parts).into()];
+        let suffix = format!("-ROWS={}", skinny_rows(rows));
+        self.launch(Family::Matmul, "linear_parts", &suffix, operands);
+        parts
+    }
+
+    /// `hidden +=` the sum of `parts`, if there are some, then `norm(hidden) * w`.
+    fn parts_joined(
+        &mut self,
+        parts: Option<&Activation>,
+        hidden: &Activation,
+        w: &Tensor,
+        eps: f32,
+    ) -> Activation {
+        let Some(parts) = parts else {
+            return self.normed(hidden, w, eps);
+        };
+        let normed = self.activation(hidden.shape());
+        let operands = [
+            parts.into(),
+            w.into(),
+            hidden.into(),
+            (&normed).into(),
+            eps.into(),
+        ];
+        self.launch(Family::Norm, "join_rms_norm", "", operands);
+        normed
+    }
+
+    /// `norm(hidden) · wᵀ`.
     fn normed_product(
         &mut self,
-        kernel: &str,
         hidden: &Activation,
         norm: &Tensor,
         w: &Tensor,
-        y: &Activation,
         eps: f32,
-    ) {
-        let operands = [hidden.into(), norm.into(), w.into(), y.into(), eps.into()];
+    ) -> Activation {
+        let y = self.activation(&[hidden.shape()[0], w.shape()[0]]);
+        let operands = [
+            hidden.into(),
+            norm.into(),
+            w.into(),
+            (&y).into(),
+            eps.into(),
+        ];
         let suffix = self.early_lanes(w.shape()[1]);
-        self.launch(Family::Decode, kernel, &suffix, operands);
+        self.launch(Family::Decode, "norm_product", &suffix, operands);
+        y
+    }
+
+    /// `silu(gate) * up` of the two halves of `norm(hidden) · wᵀ`.
+    fn normed_gated_product(
+        &mut self,
+        hidden: &Activation,
+        norm: &Tensor,
+        w: &Tensor,
+        eps: f32,
+    ) -> Activation {
+        let [outputs, inner] = [0, 1].map(|axis| w.shape()[axis]);
+        let y = self.activation(&[hidden.shape()[0], outputs / 2]);
+        let operands = [
+            hidden.into(),
+            norm.into(),
+            w.into(),
+            (&y).into(),
+            eps.into(),
+        ];
+        let lanes = self.early_lanes(inner);
+        // Short rows are taken whole, so many outputs side by side that all workgroups run at once.
+        let suffix = match inner <= 1024 && outputs.is_multiple_of(8) {
+            true => format!("{lanes}-SIDE=8-WHOLE=true"),
+            false => format!("{lanes}-SIDE=4-WHOLE=false"),
+        };
+        self.launch(Family::Decode, "norm_gated_product", &suffix, operands);
+        y
     }
 
     /// `hidden += x · wᵀ`.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use iron_corpus::matmul::skinny_rows;
 use iron_ir::Scalar;
 use iron_ir::launch::{Argument, AsTensorArg};
 use iron_ir::op::Const;
@@ -10,7 +11,7 @@ use iron_runtime::{Backend, Device, DeviceError, Tensor};
 use super::pack::{BLOCK, PackedFormat, pack, pack_affine};
 use super::pack_k::{KPlanes, bits_of, pack_k};
 use super::plan::{Activation, Planner, ProductInputs};
-use super::route::{BATCHED_ROWS, tile_of};
+use super::route::{TILED_ROWS, tile_of};
 use crate::gguf::DequantiseError;
 use crate::model::ModelError;
 use crate::weights::{WeightMatrix, WeightVector};
@@ -268,6 +269,8 @@ pub enum Family {
     Elementwise,
     /// `grouped_attention`.
     GroupedAttention,
+    /// `heads`.
+    Heads,
     /// `latent`.
     Latent,
     /// `layout`.
@@ -302,6 +305,7 @@ impl Family {
             Family::Decode => "iron_corpus::decode",
             Family::Elementwise => "iron_corpus::elementwise",
             Family::GroupedAttention => "iron_corpus::grouped_attention",
+            Family::Heads => "iron_corpus::heads",
             Family::Latent => "iron_corpus::latent",
             Family::Layout => "iron_corpus::layout",
             Family::Matmul => "iron_corpus::matmul",
@@ -324,7 +328,9 @@ impl Planner {
             Matrix::Dense(w) => {
                 let operands = [x.into(), w.into(), y.into()];
                 let (rows, outputs) = (x.shape()[0], w.shape()[0]);
-                let (kernel, suffix) = if self.is_tiled && rows >= BATCHED_ROWS as u64 {
+                let (kernel, suffix) = if self.is_shared {
+                    ("linear_skinny", format!("-ROWS={}", skinny_rows(rows)))
+                } else if self.is_tiled && rows >= TILED_ROWS {
                     ("linear", format!("-TILE={}", tile_of(rows, outputs)))
                 } else {
                     let lanes = self.route.dense_lanes(w.shape()[1]);

@@ -15,7 +15,7 @@ use super::exchange::{Exchange, SegmentPlace};
 use super::matrix::failed;
 use super::pages::{Forgetting, PageTable};
 use super::plan::{Activation, PlacedStep, Planner, ProductInputs};
-use super::route::{BATCHED_ROWS, PROMPT_ROWS, Route, has_tiles};
+use super::route::{PROMPT_ROWS, Route, has_tiles};
 use super::state::{BLOCK_SIZE, BlockTables, CacheShape};
 use super::step::{Graph, Segments, StepContext, StepKey};
 use crate::checkpoint::Checkpoint;
@@ -25,8 +25,9 @@ use crate::weights::ModelWeights;
 
 /// Rows of a step whose inputs go up in a small buffer: what decodes.
 const SMALL_ROWS: usize = 64;
-/// Recorded steps that are kept; the oldest goes first.
-const MAX_STEPS: usize = 64;
+/// Recorded steps that are kept; the oldest goes first. More than a server of 64 sequences meets
+/// while their contexts are of a few lengths.
+const MAX_STEPS: usize = 256;
 
 /// How a model is set up on a device.
 #[derive(Clone, Copy, Debug)]
@@ -129,15 +130,23 @@ impl DeviceModel {
     /// Records a step of each kind: a shape that no kernel has is an error now, and no request
     /// waits for a compiler.
     fn compile(&mut self, step_rows: usize) -> Result<(), ModelError> {
-        // The larger arena first: a larger one would drop the step recorded before.
         let prompt_rows = PROMPT_ROWS.min(step_rows);
-        for (rows, is_prompt) in [(prompt_rows, prompt_rows == PROMPT_ROWS), (1, false)] {
+        let prompt = (prompt_rows, prompt_rows == PROMPT_ROWS);
+        let decoding: &[usize] = match self.route.shares_weights(self.options.dtype) {
+            // One of each instance of the products of few rows.
+            true => &[64, 32, 16, 1],
+            false => &[1],
+        };
+        let decoding = decoding.iter().filter(|&&rows| rows <= step_rows);
+        // The larger arena first: a larger one would drop the steps recorded before.
+        for (rows, is_prompt) in [prompt].into_iter().chain(decoding.map(|&n| (n, false))) {
             self.recorded(StepKey {
                 rows,
                 outputs: 1,
                 splits: 1,
                 is_prompt,
                 segments: usize::from(self.forgetting.recurrent),
+                is_apart: !is_prompt,
                 advances: false,
             })?;
         }
@@ -159,13 +168,16 @@ impl DeviceModel {
         self.route
     }
 
-    /// Takes another route from the next step on.
+    /// Takes another route from the next step on, and compiles its kernels.
     pub fn set_route(&mut self, route: Route) -> Result<(), ModelError> {
+        if route == self.route {
+            return Ok(());
+        }
         failed(self.device.synchronize())?;
         self.steps.clear();
         self.step_order.clear();
         self.route = route;
-        Ok(())
+        self.compile(self.options.max_step_rows)
     }
 
     pub(super) fn exchange(&self, rows: usize) -> &Exchange {
@@ -174,11 +186,10 @@ impl DeviceModel {
 
     /// The step of a key, and its logits.
     fn planned(&self, key: StepKey) -> Result<(PlacedStep, Option<Activation>), ModelError> {
-        let is_batched = self.route == Route::Batched && key.rows >= BATCHED_ROWS;
         let product_inputs = self.options.product_inputs;
         let mut planner = Planner::new(self.options.dtype, self.route, product_inputs);
-        planner.is_tiled =
-            (key.is_prompt || is_batched) && has_tiles(&*self.device, self.options.dtype);
+        planner.is_tiled = key.is_prompt && has_tiles(&*self.device, self.options.dtype);
+        planner.is_shared = !key.is_prompt && self.route.shares_weights(self.options.dtype);
         let context = self.context_of(key)?;
         let Exchange {
             inputs, results, ..
@@ -260,6 +271,7 @@ impl DeviceModel {
             } else {
                 0
             },
+            is_apart: segments_of(rows).len() == rows.len(),
             advances: false,
         }
     }

@@ -181,9 +181,11 @@ pub struct Planner {
     pub dtype: Scalar,
     /// Which kernels are chosen.
     pub route: Route,
-    /// Whether there are many rows and the device has matrix units: products, and a prompt's
-    /// attention, go by large tiles.
+    /// Whether the rows are a prompt's and the device has matrix units: products and attention
+    /// go by large tiles.
     pub is_tiled: bool,
+    /// Whether the rows decode and share a reading of dense weights.
+    pub is_shared: bool,
     /// What products with packed weights read.
     pub product_inputs: ProductInputs,
     rounded: Option<Rounded>,
@@ -206,6 +208,7 @@ impl Planner {
             dtype,
             route,
             is_tiled: false,
+            is_shared: false,
             product_inputs,
             rounded: None,
             bytes: Vec::new(),

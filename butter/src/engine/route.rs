@@ -17,14 +17,16 @@ pub enum Route {
     /// As [`Route::Unfused`] with kernels that join several operations, where the model's layers
     /// have them; the others stay as they are.
     Fused,
-    /// As [`Route::Fused`], with tiled products for many rows that decode together, where the
-    /// device has matrix units. They read the weights once, and sum in another order: a row's
-    /// bits depend on how many decode beside it. Never the default.
+    /// As [`Route::Fused`], but rows that decode, however many, multiply by dense weights in the
+    /// corpus's products of few rows, which read the weights once for up to 64 rows. They sum in
+    /// one order for any number of rows, so that a row's bits do not depend on its company; it is
+    /// another order than that of the other routes. With activations of 32 bits, for which there
+    /// are no such products, it is [`Route::Fused`].
     Batched,
 }
 
-/// Rows that decode together from which [`Route::Batched`] takes tiled products.
-pub const BATCHED_ROWS: usize = 8;
+/// Rows from which a prompt's products, where the device has matrix units, go by large tiles.
+pub const TILED_ROWS: u64 = 8;
 
 impl Route {
     /// Every route.
@@ -37,6 +39,21 @@ impl Route {
             Backend::Cuda => Route::Fused,
             _ => Route::Unfused,
         }
+    }
+
+    /// The route that suits a device for requests in company, with activations of `dtype`:
+    /// [`Self::Batched`] where it has matrix units, the device's own otherwise.
+    pub fn of_many(device: &dyn Device, dtype: Scalar) -> Route {
+        if has_tiles(device, dtype) {
+            Route::Batched
+        } else {
+            Route::of(device)
+        }
+    }
+
+    /// Whether rows that decode share a reading of dense weights.
+    pub const fn shares_weights(self, dtype: Scalar) -> bool {
+        matches!(self, Route::Batched) && matches!(dtype, Scalar::F16 | Scalar::BF16)
     }
 
     /// Whether layers take fused kernels where there are some.

@@ -37,6 +37,8 @@ pub struct StepKey {
     pub is_prompt: bool,
     /// Runs of rows of one sequence; 0 where no layer asks.
     pub segments: usize,
+    /// Whether every row is of a sequence of its own, so that none reads what another writes.
+    pub is_apart: bool,
     /// Whether the chosen tokens become the rows of the next step.
     pub advances: bool,
 }
@@ -118,7 +120,7 @@ pub struct Graph {
     /// What makes the inputs of each layer.
     per_layer: Option<InputsBlock>,
     pub(super) layers: Vec<Layer>,
-    final_norm: Tensor,
+    pub(super) final_norm: Tensor,
     /// `None` where the embedding serves.
     output: Option<Matrix>,
     /// Whether every layer is one that [`super::fused`] records.
@@ -177,20 +179,25 @@ impl Graph {
         hidden = planner.scaled(hidden, self.config.embedding_scale);
 
         let is_fused = planner.route.is_fused() && self.is_fusable;
-        let pending = match (is_fused, step.key.is_prompt || planner.is_tiled) {
-            (true, true) => self.stacked_layers(planner, step, &hidden),
-            (true, false) => {
+        let mut normed = None;
+        let pending = match is_fused {
+            true if step.key.is_prompt => self.stacked_layers(planner, step, &hidden),
+            true if planner.is_shared => {
+                normed = Some(self.shared_layers(planner, step, &hidden));
+                None
+            }
+            true => {
                 self.fused_layers(planner, step, &hidden);
                 None
             }
-            (false, _) => self.layers(planner, step, &tokens, &mut hidden)?,
+            false => self.layers(planner, step, &tokens, &mut hidden)?,
         };
         if outputs == 0 {
             return Ok(None);
         }
         let output = self.output.as_ref().unwrap_or(&self.embedding);
         let fused_logits = match (output, is_fused && rows == outputs) {
-            (Matrix::Dense(w), true) if pending.is_none() => {
+            (Matrix::Dense(w), true) if pending.is_none() && normed.is_none() => {
                 self.fused_product(planner, &hidden, &self.final_norm, w)
             }
             _ => None,
@@ -198,11 +205,18 @@ impl Graph {
         let logits = match fused_logits {
             Some(logits) => logits,
             None => {
-                let normed = self.joined(planner, pending.as_ref(), &hidden, &self.final_norm);
-                let rows_of = failed(inputs.output_rows.slice(0, 0..outputs))?;
-                let selected = planner.activation(&[outputs, self.config.hidden_size as u64]);
-                let operands = [(&normed).into(), (&rows_of).into(), (&selected).into()];
-                planner.launch(Family::Layout, "select_rows", "", operands);
+                let normed = normed.unwrap_or_else(|| {
+                    self.joined(planner, pending.as_ref(), &hidden, &self.final_norm)
+                });
+                let mut selected = normed;
+                // Where every row is wanted, they are in order.
+                if rows != outputs {
+                    let rows_of = failed(inputs.output_rows.slice(0, 0..outputs))?;
+                    let few = planner.activation(&[outputs, self.config.hidden_size as u64]);
+                    let operands = [(&selected).into(), (&rows_of).into(), (&few).into()];
+                    planner.launch(Family::Layout, "select_rows", "", operands);
+                    selected = few;
+                }
                 planner.projected(output, &selected)
             }
         };

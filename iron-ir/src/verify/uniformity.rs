@@ -59,6 +59,8 @@ struct Analysis<'k> {
     /// A thread may have returned.
     returned: Option<Cause>,
     loops: Vec<Loop>,
+    /// Within a role, whose threads the lowering has told apart.
+    in_role: bool,
     report: bool,
     errors: Vec<VerifyError>,
 }
@@ -86,6 +88,7 @@ impl<'k> Analysis<'k> {
             control: None,
             returned: None,
             loops: Vec::new(),
+            in_role: false,
             report: false,
             errors: Vec::new(),
         }
@@ -144,6 +147,8 @@ impl<'k> Analysis<'k> {
             }
             Stmt::Store { .. } => {}
             Stmt::Atomic { result, .. } => self.mark(*result, true),
+            // The one thread that copies waits for the launches before by itself.
+            Stmt::Barrier(BarrierScope::Launch, _) if self.in_role => {}
             Stmt::Barrier(scope, _) => {
                 self.collective(span, || format!("the {} barrier", scope_name(*scope)));
             }
@@ -237,8 +242,10 @@ impl<'k> Analysis<'k> {
                 producer, consumer, ..
             } => {
                 self.collective(span, || "this division into roles".to_string());
+                self.in_role = true;
                 self.block(producer);
                 self.block(consumer);
+                self.in_role = false;
             }
         }
     }

