@@ -61,10 +61,43 @@ fn a_product_that_fits_is_divided_into_roles() {
     let text = print(&kernel);
     assert_eq!(text.matches("machine product ").count(), 4, "{text}");
     // A tile of each operand a turn, in the producer alone.
+    let (producer, consumer) = text.split_once("machine registers() 232 1").unwrap();
+    assert_eq!(producer.matches("machine copy_panel").count(), 2);
+    assert!(!consumer.contains("machine copy_panel"), "{text}");
+    // No stage of 32 KiB more than fits.
+    let stages = text.matches("machine signal_init &a_full").count();
+    assert_eq!(stages, 7, "{text}");
+    assert!(kernel.shared_bytes() <= 227 << 10);
+    let fields = BlockLayout::of(&kernel).fields;
+    let maps: Vec<u32> = fields
+        .iter()
+        .filter(|f| matches!(f.kind, FieldKind::TensorMap(..)))
+        .map(|f| f.offset)
+        .collect();
+    assert_eq!(maps.len(), 2);
+    assert!(maps.iter().all(|at| at % 64 == 0), "{maps:?}");
+}
+
+/// The thread that copies waits for the launches before between its copies of what they do not
+/// write and of what they do; so does every other thread.
+#[test]
+fn a_dependent_product_waits_in_either_role() {
+    let text = product(128, 64, "bf16", "")
+        .replace("workgroup(128, 1, 1)", "workgroup(128, 1, 1) dependent")
+        .replace(
+            "    tile_load !b",
+            "    barrier launch shared_and_global\n    tile_load !b",
+        );
+    let legal = Legal {
+        has_dependent_launch: true,
+        ..warpgroups()
+    };
+    let text = print(&run(parse(&text).unwrap(), &legal).unwrap());
     let copies: Vec<&str> = text.split("machine copy_panel").collect();
     assert_eq!(copies.len(), 3, "{text}");
-    assert!(copies[1].contains("barrier launch"), "{text}");
     assert!(!copies[0].contains("barrier launch"), "{text}");
+    assert!(copies[1].contains("barrier launch"), "{text}");
+    // Copies by one thread, by all of the producer, and the consumers.
     assert_eq!(text.matches("barrier launch").count(), 3, "{text}");
 }
 
