@@ -11,7 +11,7 @@ use super::{ActivationType, Backend, CommandError, open_device, route_of, write_
 use crate::bench::{BenchPlan, BenchReport};
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
-use crate::engine::{DeviceModel, EngineOptions};
+use crate::engine::{DeviceModel, EngineOptions, Route};
 use crate::shapes::{self, SHAPES, Shape};
 use crate::weights::ModelWeights;
 
