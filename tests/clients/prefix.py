@@ -4,10 +4,9 @@ Usage: prefix.py URL MODEL KEY PID
 
 Prompts of several lengths share nothing, half or nine tenths with an earlier one. Each is asked
 twice: where the earlier one is known, and under a `cache_salt` of its own, which makes it a cold
-start. Where the model reuses exactly, both answers have the same tokens and the same bits of
-log-probabilities. A model with recurrent layers goes on only where an answer ended: there the next
-turn of a talk is asked, which may round otherwise. Clocks are the time to the first token and the
-processor time of the server, which other work on the machine hardly changes.
+start. Where the server reuses exactly, both answers have the same tokens and the same bits of
+log-probabilities; elsewhere they may round otherwise. Clocks are the time to the first token and
+the processor time of the server, which other work on the machine hardly changes.
 """
 
 import json
@@ -66,11 +65,7 @@ def main():
         earlier += ask(earlier, salt)[0]
         for share in (0, 50, 90):
             shared = length * share // 100
-            if kind == "continuation" and share:
-                # So much more that what is known is the share.
-                prompt = earlier + draw(max(1, len(earlier) * (100 - share) // share))
-            else:
-                prompt = earlier[:shared] + draw(length - shared)
+            prompt = earlier[:shared] + draw(length - shared)
             warm = ask(prompt, salt)
             # Whoever reuses a beginning takes it over: the next one goes on from this cold start.
             salt = f"cold {length} {share}"
@@ -81,7 +76,7 @@ def main():
                   f"{cold[4]:.2f} s | {warm[4]:.2f} s | {warm[4] / max(cold[4], 0.01):.2f} | {difference:g} |", flush=True)
             if warm[0] != cold[0] or len(warm[0]) != TOKENS:
                 wrong.append(f"{length} tokens, {share}% shared: {warm[0]} and {cold[0]}")
-            if difference > (2e-3 if kind == "continuation" else 0):
+            if difference > (0 if kind == "exact" else 2e-3):
                 wrong.append(f"{length} tokens, {share}% shared: log-probabilities differ by {difference:g}")
             if (warm[2] > 0) != (share > 0) or cold[2] != 0:
                 wrong.append(f"{length} tokens, {share}% shared: {warm[2]} were reused, {cold[2]} at a cold start")

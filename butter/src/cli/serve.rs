@@ -94,7 +94,10 @@ enum Weights {
 
 impl Source {
     fn of(options: &ServeOptions) -> Result<Source, CommandError> {
-        let (model, shape) = (&options.model, options.shape.as_str());
+        let (model, shape) = (
+            &crate::hub::locate(options.model.clone()),
+            options.shape.as_str(),
+        );
         let backend = named("--backend", &options.backend)?;
         let dtype = named("--dtype", &options.dtype)?;
         let activations = named("--activations", &options.activations)?;
