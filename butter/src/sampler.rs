@@ -113,7 +113,26 @@ impl Sampler {
             return Ok(argmax(logits)? as u32);
         }
         let random = uniform(self.parameters.seed, history.answer_length() as u64);
+        if self.keeps_all() {
+            argmax(logits)?;
+            let row = self.adjusted(logits, history);
+            return Ok(distribution::draw_of_all(
+                row,
+                self.parameters.temperature,
+                random,
+            ));
+        }
         Ok(self.distribution(logits, history)?.draw(random))
+    }
+
+    /// Whether steps 7 to 10 leave every token.
+    fn keeps_all(&self) -> bool {
+        let parameters = &self.parameters;
+        !self.is_greedy()
+            && parameters.top_k == 0
+            && parameters.top_p >= 1.0
+            && parameters.min_p == 0.0
+            && parameters.typical_p >= 1.0
     }
 
     /// What [`Sampler::choose`] draws from: steps 1 to 10. Greedy, it is one token.
@@ -246,6 +265,30 @@ mod tests {
             9_817_491_932_198_370_423,
         ];
         assert_eq!(first, published);
+    }
+
+    proptest! {
+        // The short way through a row that keeps every token is the long way.
+        #[test]
+        fn a_choice_of_all_tokens_is_a_draw_of_their_distribution(
+            logits in prop::collection::vec(
+                prop_oneof![8 => -30.0f32..30.0, 1 => Just(f32::NEG_INFINITY), 1 => Just(-1e30f32)],
+                1..200,
+            ),
+            temperature in prop_oneof![Just(1.0), 0.01f64..100.0],
+            penalty in prop_oneof![Just(1.0), 0.5f64..2.0],
+            seed: u64,
+            answer in 0usize..20,
+        ) {
+            let sampler = sampler(|p| {
+                (p.temperature, p.repetition_penalty, p.seed) = (temperature, penalty, seed);
+            });
+            let mut history = TokenHistory::new(&[1, 2, 3]);
+            (0..answer).for_each(|i| history.push(i as u32 * 3));
+            let random = uniform(seed, answer as u64);
+            let drawn = sampler.distribution(&logits, &history).map(|d| d.draw(random));
+            prop_assert_eq!(sampler.choose(&logits, &history), drawn);
+        }
     }
 
     // E29

@@ -28,8 +28,8 @@ const CHUNK: usize = 32;
 
 /// A request: prompt, length of the answer, temperature.
 type Wanted = (Vec<u32>, usize, f64);
-/// Tokens with the bits of their log-probabilities.
-type Answer = Vec<(u32, f64)>;
+/// Tokens with their log-probabilities, which a choice on the device has not.
+type Answer = Vec<(u32, Option<f64>)>;
 
 struct Bench {
     scheduler: Scheduler,
@@ -37,15 +37,21 @@ struct Bench {
     now: Instant,
 }
 
-fn bench(family: &str, backend: Backend, running: usize, reuse: PrefixReuse) -> Bench {
+/// A scheduler of `running` requests; `spare` sequences more may be kept.
+fn bench(
+    family: &str,
+    backend: Backend,
+    (running, spare): (usize, usize),
+    reuse: PrefixReuse,
+) -> Bench {
     let path = data(&format!("models/{family}/bf16"));
     let checkpoint = Checkpoint::open(&path).expect("the checkpoint loads");
     let options = EngineOptions {
         dtype: iron_ir::Scalar::F32,
         product_inputs: ProductInputs::Exact,
-        max_sequences: running,
+        max_sequences: running + spare,
         max_step_rows: CHUNK,
-        cache_positions: running * 192,
+        cache_positions: (running + spare) * 192,
     };
     let device = iron_runtime::open(backend).expect("opened before");
     let model = DeviceModel::load(device, &checkpoint, options).expect("the model loads");
@@ -78,12 +84,15 @@ impl Bench {
             ..SamplingParameters::default()
         };
         let sampler = Sampler::new(parameters, VOCABULARY).expect("in range");
+        // Half of the greedy ones are chosen on the device.
+        let on_device = *temperature == 0.0 && prompt.len() % 4 == 3;
+        let top = (!on_device).then_some(0);
         let (events, receiver) = unbounded_channel();
         let job = Job {
             prompt: prompt.clone(),
             max_tokens: *max_tokens,
             stop_tokens: Vec::new(),
-            chooser: Box::new(Chooser::new(sampler, prompt, None, Some(0))),
+            chooser: Box::new(Chooser::new(sampler, prompt, None, top)),
             salt: 0,
             deadline: None,
             index: 0,
@@ -114,7 +123,7 @@ fn read(mut events: UnboundedReceiver<(usize, Event)>) -> (Answer, Receipt) {
     let mut answer = Vec::new();
     while let Ok((_, event)) = events.try_recv() {
         match event {
-            Event::Token(choice) => answer.push((choice.token, choice.logprob.expect("asked for"))),
+            Event::Token(choice) => answer.push((choice.token, choice.logprob)),
             Event::Finished { receipt, .. } => return (answer, receipt),
             Event::Failed { failure, .. } => panic!("{failure}"),
         }
@@ -153,21 +162,34 @@ fn company_and_preemption_change_no_bit(family: &str) {
                 (prompt(i, length), tokens, temperature)
             })
             .collect();
-        let mut alone = bench(family, backend, 1, PrefixReuse::Off);
+        let mut alone = bench(family, backend, (1, 0), PrefixReuse::Off);
         let expected: Vec<Answer> = wanted
             .iter()
             .map(|wanted| alone.together(std::slice::from_ref(wanted)).remove(0).0)
             .collect();
-        let mut company = bench(family, backend, 3, PrefixReuse::Exact);
-        let found = company.together(&wanted);
-        for (i, (answer, _)) in found.iter().enumerate() {
-            assert_eq!(answer, &expected[i], "{family} on {backend:?}: request {i}");
+        let chosen_on_device = expected.iter().filter(|answer| answer[0].1.is_none());
+        assert_eq!(chosen_on_device.count(), 2);
+        // Who is preempted finds its state again, or has to compute it again.
+        for spare in [3, 0] {
+            let mut company = bench(family, backend, (3, spare), PrefixReuse::Exact);
+            let found = company.together(&wanted);
+            for (i, (answer, _)) in found.iter().enumerate() {
+                let which = format!("{family} on {backend:?}: request {i}, {spare} spare");
+                assert_eq!(answer, &expected[i], "{which}");
+            }
+            let preempted = |is_greedy: bool| {
+                let pairs = found.iter().zip(&wanted);
+                let pairs = pairs.filter(|(_, wanted)| (wanted.2 == 0.0) == is_greedy);
+                pairs
+                    .filter(|((_, receipt), _)| receipt.preemptions > 0)
+                    .count()
+            };
+            assert!(preempted(true) > 0, "no greedy one was preempted");
+            assert!(preempted(false) > 0, "no sampled one was preempted");
+            assert_eq!(company.metrics.leases.leaked.load(Relaxed), 0);
+            company.scheduler.drop_prefixes();
+            assert_eq!(company.metrics.leases.out(), 0);
         }
-        let preempted = found.iter().filter(|(_, receipt)| receipt.preemptions > 0);
-        assert!(preempted.count() > 0, "nobody was preempted");
-        assert_eq!(company.metrics.leases.leaked.load(Relaxed), 0);
-        company.scheduler.drop_prefixes();
-        assert_eq!(company.metrics.leases.out(), 0);
     });
 }
 
@@ -176,7 +198,7 @@ fn a_reused_prefix_gives_the_logits_of_a_cold_start(family: &str) {
     on_backends(|backend| {
         let shared = prompt(1, 100);
         let first = ([&shared[..], &prompt(2, 11)].concat(), 9, 0.0);
-        let mut cold = bench(family, backend, 1, PrefixReuse::Off);
+        let mut cold = bench(family, backend, (1, 0), PrefixReuse::Off);
         let answer = cold.together(std::slice::from_ref(&first)).remove(0).0;
         let tokens: Vec<u32> = answer.iter().map(|(token, _)| *token).collect();
         let other = ([&shared[..], &prompt(3, 20)].concat(), 9, 0.0);
@@ -189,14 +211,15 @@ fn a_reused_prefix_gives_the_logits_of_a_cold_start(family: &str) {
         ];
         for (reuse, second, reused, bound) in cases {
             let expected = cold.together(std::slice::from_ref(second)).remove(0).0;
-            let mut warm = bench(family, backend, 2, reuse);
+            let mut warm = bench(family, backend, (2, 0), reuse);
             warm.together(std::slice::from_ref(&first));
             let (found, receipt) = warm.together(std::slice::from_ref(second)).remove(0);
             assert_eq!(receipt.reused_tokens, reused, "{family} {reuse:?}");
             assert_eq!(found.len(), expected.len());
             for (found, expected) in found.iter().zip(&expected) {
                 assert_eq!(found.0, expected.0, "{family} {reuse:?}");
-                let difference = (found.1 - expected.1).abs();
+                let [found, expected] = [found, expected].map(|(_, l)| l.expect("asked for"));
+                let difference = (found - expected).abs();
                 assert!(difference <= bound, "{family} {reuse:?}: {difference}");
             }
             // The prompt's steps fall with what is reused.

@@ -27,8 +27,9 @@ impl Choose for Greedy {
         self.logits
     }
 
-    fn choose(&mut self, logits: Vec<f32>) -> Result<Choice, String> {
-        let token = butter::sampler::argmax(&logits).map_err(|error| error.to_string())?;
+    fn choose(&mut self, logits: Vec<f32>) -> Result<Choice, Failure> {
+        let token =
+            butter::sampler::argmax(&logits).map_err(|error| Failure::Row(error.to_string()))?;
         Ok(Choice::token(token as u32))
     }
 }
@@ -332,6 +333,14 @@ fn a_request_at_fault_fails_alone() {
             .any(|client| client.end.as_ref().is_some_and(Result::is_ok))
     );
     bench.check_empty();
+}
+
+#[test]
+fn every_number_of_rows_is_tried_before_anybody_waits() {
+    let bench = Bench::new(options(), |_| {});
+    // A chunk of a prompt, then decodes of 8 sequences, of 7, …, of 1.
+    assert_eq!(bench.control.steps.load(SeqCst), 1 + 8);
+    assert_eq!(bench.control.open.load(SeqCst), 0);
 }
 
 // E07: reuse only to where every kind of state is, and the same answer as a cold start.

@@ -84,6 +84,36 @@ fn a_chat_is_rendered_and_answered() {
     server.check_empty();
 }
 
+#[test]
+fn token_ids_come_with_the_answer_where_they_are_asked_for() {
+    let server = TestServer::saying(1, "a🦊 one ## two", TEMPLATE);
+    let expected: Vec<u64> = "a🦊 one ## two".bytes().map(u64::from).collect();
+    for (more, tokens) in [
+        (json!({"max_tokens": 100}), expected.len()),
+        // The token that completes the stop string was computed.
+        (json!({"max_tokens": 100, "stop": "##"}), 12),
+    ] {
+        let mut more = more;
+        more["return_token_ids"] = true.into();
+        let whole = server.complete(json!([1]), more.clone()).json();
+        assert_eq!(whole["choices"][0]["token_ids"], json!(expected[..tokens]));
+        more["stream"] = true.into();
+        let stream = server.complete(json!([1]), more);
+        let ids: Vec<Vec<u64>> = stream
+            .events()
+            .iter()
+            .filter_map(|event| {
+                serde_json::from_value(event["choices"][0]["token_ids"].clone()).ok()
+            })
+            .collect();
+        assert_eq!(ids.concat(), expected[..tokens]);
+        // Each as it comes, also where its text waits for the rest of a character.
+        assert!(ids.iter().all(|ids| ids.len() <= 1), "{ids:?}");
+    }
+    let plain = server.complete(json!([1]), json!({}));
+    assert!(!plain.body.contains("token_ids"), "{}", plain.body);
+}
+
 // E01, E03
 #[test]
 fn text_is_cut_at_characters_and_stops() {
@@ -345,8 +375,12 @@ fn each_wrong_field_is_named() {
         (COMPLETIONS, "repetition_penalty", json!(0)),
         (COMPLETIONS, "frequency_penalty", json!(2.5)),
         (COMPLETIONS, "presence_penalty", json!([])),
+        (COMPLETIONS, "temperature", json!(1e308)),
+        (COMPLETIONS, "frequency_penalty", json!(1e300)),
         (COMPLETIONS, "logit_bias", json!({"259": 1})),
-        (COMPLETIONS, "logit_bias", json!({"5": 101})),
+        (COMPLETIONS, "logit_bias.5", json!({"5": 101})),
+        (COMPLETIONS, "logit_bias.5", json!({"5": 1e300})),
+        (COMPLETIONS, "logit_bias.05", json!({"5": 1, "05": 2})),
         (COMPLETIONS, "logit_bias.-1", json!({"-1": 1})),
         (COMPLETIONS, "logit_bias.x", json!({"x": 1})),
         (COMPLETIONS, "logit_bias", json!([1])),
@@ -362,6 +396,8 @@ fn each_wrong_field_is_named() {
         (COMPLETIONS, "prompt", json!([])),
         (COMPLETIONS, "prompt[1]", json!([1, 300])),
         (COMPLETIONS, "prompt", json!("")),
+        (COMPLETIONS, "prompt[1]", json!(["x", ""])),
+        (COMPLETIONS, "prompt[0]", json!([[], "x"])),
         (COMPLETIONS, "prompt", json!({"a": 1})),
         (COMPLETIONS, "prompt", json!("x".repeat(600))),
         (COMPLETIONS, "best_of", json!(3)),
@@ -401,6 +437,21 @@ fn each_wrong_field_is_named() {
         (CHAT, "max_tokens", json!(0)),
         (CHAT, "modalities", json!(["audio"])),
         (CHAT, "functions", json!([{}])),
+        (
+            CHAT,
+            "chat_template_kwargs.messages",
+            json!({"messages": []}),
+        ),
+        (
+            CHAT,
+            "chat_template_kwargs.add_generation_prompt",
+            json!({"add_generation_prompt": false}),
+        ),
+        (COMPLETIONS, "guided_regex", json!("(")),
+        (COMPLETIONS, "guided_regex", json!("a[^\\x00-\\U{10ffff}]")),
+        (COMPLETIONS, "guided_grammar", json!("start: nothing")),
+        (COMPLETIONS, "guided_grammar", json!("start: start")),
+        (COMPLETIONS, "guided_json", json!({"$ref": "#"})),
         (CHAT, "response_format.type", json!({"type": "xml"})),
         (
             CHAT,
@@ -429,6 +480,12 @@ fn each_wrong_field_is_named() {
             "{body}: {}",
             reply.body
         );
+        let message = reply.json()["error"]["message"].clone();
+        let message = message.as_str().expect("a message");
+        assert!(
+            message.len() < 300 && !message.contains("inf") && !message.contains(&"0".repeat(20)),
+            "{message}"
+        );
     }
     let both = json!({"max_tokens": 5, "max_completion_tokens": 6});
     assert_eq!(server.chat("x", both).error().2, "max_completion_tokens");
@@ -436,11 +493,11 @@ fn each_wrong_field_is_named() {
     assert_eq!(server.metrics.submitted.load(Relaxed), 0);
     let ignored = server.chat(
         "x",
-        json!({"user": "me", "odd": 1, "store": false, "metadata": {}}),
+        json!({"user": "me", "odd": 1, "store": false, "metadata": {}, "functions": []}),
     );
     let warnings = ignored.json()["warnings"].clone();
     let warnings = warnings.as_array().expect("a list");
-    assert_eq!(warnings.len(), 3, "{warnings:?}");
+    assert_eq!(warnings.len(), 4, "{warnings:?}");
     assert_eq!(server.chat("x", json!({"model": "gpt-4"})).error().0, 404);
     let refused = server.chat(
         "x",
@@ -548,6 +605,10 @@ fn tokens_metrics_and_receipts() {
         &json!({"prompt": "<|end|>", "add_special_tokens": false}),
     );
     assert_eq!(text.json()["count"], 7);
+    let both = json!({"prompt": "a", "messages": [{"role": "user", "content": "a"}]});
+    let error = server.post("/tokenize", &both);
+    assert_eq!(error.error().2, "messages");
+    assert!(error.body.contains("cannot both"), "{}", error.body);
     let back = server
         .post("/detokenize", &json!({"tokens": [258, 33]}))
         .json();

@@ -310,6 +310,132 @@ fn a_server_that_ends_finishes_what_runs() {
     assert_eq!(server.metrics.leases.out(), 0);
 }
 
+#[test]
+fn a_server_that_ends_tells_who_comes_and_who_did_not_end_in_time() {
+    let mut server = TestServer::start(Setup {
+        layer: Layer {
+            drain_timeout: Some(1.5),
+            ..Layer::default()
+        },
+        ..Setup::default()
+    });
+    // Longer than the drain: 400 tokens of 20 ms.
+    server.control.step_microseconds.store(20_000, SeqCst);
+    let ask = |stream: bool| {
+        let mut socket = server.connect();
+        let body = json!({"model": "mock", "prompt": "no end", "max_tokens": 400, "temperature": 0, "stream": stream}).to_string();
+        let head = format!(
+            "POST {COMPLETIONS} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        socket.write_all(head.as_bytes()).expect("written");
+        socket
+    };
+    let running = [true, false].map(|stream| {
+        let socket = ask(stream);
+        std::thread::spawn(move || Reply::read(socket))
+    });
+    while server.metrics.running.load(Relaxed) < 2 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let address = server.address;
+    let late = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(500));
+        let ask = |request: &str| {
+            let mut socket = std::net::TcpStream::connect(address).expect("still listens");
+            socket.write_all(request.as_bytes()).expect("written");
+            Reply::read(socket)
+        };
+        let body = "{\"model\": \"mock\", \"prompt\": \"x\"}";
+        let post = format!(
+            "POST {COMPLETIONS} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let get = "GET /health/ready HTTP/1.1\r\nhost: x\r\n\r\n";
+        [ask(&post), ask(get)]
+    });
+    let begun = Instant::now();
+    server.stop();
+    assert!(begun.elapsed() > Duration::from_millis(1400), "it drained");
+    assert!(begun.elapsed() < Duration::from_secs(6), "and no longer");
+    for reply in late.join().expect("replies") {
+        assert_eq!(reply.error(), (503, "shutting_down".into(), String::new()));
+        assert!(reply.head.contains("retry-after: "), "{}", reply.head);
+    }
+    let [stream, whole] = running.map(|reply| reply.join().expect("a reply"));
+    assert_eq!(stream.status, 200);
+    assert!(
+        stream.body.contains("\"code\":\"shutting_down\"") && !stream.body.contains("[DONE]"),
+        "{}",
+        stream.body
+    );
+    assert_eq!(whole.error(), (503, "shutting_down".into(), String::new()));
+    assert_eq!(server.metrics.leases.out(), 0);
+}
+
+#[test]
+fn long_texts_hold_nobody_up() {
+    let server = TestServer::start(Setup {
+        layer: Layer {
+            max_prompt_bytes: Some(4 << 20),
+            ..Layer::default()
+        },
+        ..Setup::default()
+    });
+    let too_long = server.post("/tokenize", &json!({"prompt": "x".repeat((4 << 20) + 1)}));
+    assert_eq!(
+        too_long.error(),
+        (400, "context_length_exceeded".into(), "prompt".into())
+    );
+    let user = json!([{"role": "user", "content": "x".repeat((4 << 20) + 1)}]);
+    let too_long = server.post("/tokenize", &json!({"messages": user}));
+    assert_eq!(too_long.error().2, "messages");
+    // More at once than there are threads for sockets; each takes a core for a while.
+    let long = json!({"prompt": "ab ".repeat(1 << 19)});
+    let encoding = std::sync::atomic::AtomicUsize::new(6);
+    let begun = Instant::now();
+    let (slowest, together) = std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| {
+                let reply = server.post("/tokenize", &long);
+                encoding.fetch_sub(1, SeqCst);
+                assert_eq!(reply.status, 200);
+            });
+        }
+        let (mut slowest, mut together) = (Duration::ZERO, 0);
+        while encoding.load(SeqCst) > 0 {
+            std::thread::sleep(Duration::from_millis(5));
+            let asked = Instant::now();
+            assert_eq!(server.get("/health/live").status, 200);
+            slowest = slowest.max(asked.elapsed());
+            together += 1;
+        }
+        (slowest, together)
+    });
+    let all = begun.elapsed();
+    assert!(together > 5, "health was asked {together} times in {all:?}");
+    // On the threads of the sockets it would wait for two of three rounds.
+    assert!(slowest * 3 < all, "{slowest:?} of {all:?}");
+}
+
+// E33: a grammar may lead nowhere in the middle; that is the request's fault.
+#[test]
+fn a_grammar_that_leads_nowhere_ends_its_request() {
+    let server = TestServer::plain();
+    for grammar in ["start: start", "start: \"a\" b\nb: b"] {
+        let reply = server.complete("x", json!({"guided_grammar": grammar}));
+        let (status, code, _) = reply.error();
+        assert_eq!(
+            (status, code.as_str()),
+            (400, "invalid_grammar"),
+            "{}",
+            reply.body
+        );
+    }
+    server.check_empty();
+    server.check_alive();
+}
+
 /// Random bodies, some broken: no panic, no 5xx, and the next request is answered.
 #[test]
 fn random_requests_are_answered_or_refused() {

@@ -1,14 +1,17 @@
-"""Serves SmolLM2 on the CPU and lets clients loose on it, as a user would.
+"""Serves a model on the CPU and lets clients loose on it, as a user would.
 
 Usage: run.py MODEL [--seconds N] [--clients N] [--only NAME,…] [--screenshot FILE]
-              [--binary FILE]
+              [--binary FILE] [--reuse KIND]
 
+MODEL is a checkpoint, or `tiny:FAMILY` for one of `tests/data/models` with a tokenizer of bytes.
 Names: python (the `openai` package of PyPI), node (that of npm), curl (the README's commands), page
-(Chromium), load (many clients at once). What a test needs and this machine lacks is skipped by
-name, which is exit code 3; `--only` names what must be there.
+(Chromium), load (many clients at once); if asked for, fuzz (random requests) and prefix (common
+beginnings). What a test needs and this machine lacks is skipped by name, which is exit code 3;
+`--only` names what must be there.
 """
 
 import argparse
+import json
 import os
 import pathlib
 import re
@@ -16,6 +19,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -38,10 +42,11 @@ def run(command, **options):
 class Served:
     """`butter serve` in a process of its own."""
 
-    def __init__(self, model, binary):
+    def __init__(self, model, binary, reuse, longest):
         command = [binary, "serve", "--model", model, "--port", "0"]
         command += ["--served-name", NAME, "--chat-template", str(HERE / "chat_with_tools.jinja")]
-        command += ["--max-running", "16", "--cache-tokens", "8192", "--max-positions", "2048"]
+        command += ["--max-running", "16", "--cache-tokens", "8192", "--max-positions", str(longest), "--prefix-reuse", reuse]
+        command += ["--default-max-tokens", "256"]
         environment = dict(os.environ, BUTTER_API_KEYS=KEY, BUTTER_LOG="warn")
         self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
         self.lines = []
@@ -64,8 +69,36 @@ class Served:
         """Ends it as an operator would; it must end well."""
         self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(timeout=60)
-        if code != 0:
-            raise SystemExit(f"error: the server ended with {code}:\n" + "".join(self.lines[-20:]))
+        if code != 0 or any("panicked" in line for line in self.lines):
+            raise SystemExit(f"error: the server ended with {code}:\n" + "".join(self.lines[-40:]))
+
+
+def tiny(family, folder):
+    """A random checkpoint of the test data, with a tokenizer whose tokens are bytes."""
+    source = ROOT / "tests" / "data" / "models" / family / "bf16"
+    if not source.is_dir():
+        raise SystemExit(f"error: there is no {source}")
+    for weights in source.glob("*.safetensors*"):
+        shutil.copy(weights, folder)
+    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    config["eos_token_id"] = 258
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    # Byte-level BPE writes bytes that are no printable characters as letters from U+0100 on.
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    letters = {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
+    special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    controls = ["<|im_start|>", "<|im_end|>"]
+    tokenizer = {
+        "version": "1.0", "truncation": None, "padding": None, "normalizer": None,
+        "added_tokens": [{"id": 257 + i, "content": content, **special} for i, content in enumerate(controls)],
+        "pre_tokenizer": level, "post_processor": None, "decoder": level,
+        "model": {"type": "BPE", "vocab": {**{letters[byte]: byte for byte in range(256)}, "ab": 256}, "merges": ["a b"]},
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>"}), encoding="utf-8")
+    return folder
 
 
 def python(served, _):
@@ -126,7 +159,17 @@ def load(served, arguments):
     return run([sys.executable, HERE / "load.py", served.url, NAME, KEY, str(served.process.pid), seconds, clients])
 
 
-TESTS = {"python": python, "node": node, "curl": curl, "page": page, "load": load}
+def fuzz(served, arguments):
+    return run([sys.executable, HERE / "fuzz.py", served.url, NAME, KEY, str(served.process.pid), str(arguments.seconds)])
+
+
+def prefix(served, _):
+    return run([sys.executable, HERE / "prefix.py", served.url, NAME, KEY, str(served.process.pid)])
+
+
+TESTS = {"python": python, "node": node, "curl": curl, "page": page, "load": load, "fuzz": fuzz, "prefix": prefix}
+# Of the others `--only` asks.
+USUAL = ["python", "node", "curl", "page", "load"]
 
 
 def main():
@@ -134,13 +177,18 @@ def main():
     parser.add_argument("model")
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--only", default=",".join(TESTS))
+    parser.add_argument("--only", default=",".join(USUAL))
     parser.add_argument("--screenshot")
     parser.add_argument("--binary", help="the butter to run, instead of building one")
+    parser.add_argument("--reuse", default="auto", help="the server's --prefix-reuse")
     arguments = parser.parse_args()
     if not arguments.binary:
         subprocess.run(["cargo", "build", "--quiet", "--package", "butter"], cwd=ROOT, check=True)
-    served = Served(arguments.model, arguments.binary or TARGET / "debug" / "butter")
+    folder = tempfile.TemporaryDirectory()
+    model, longest = arguments.model, 2048
+    if model.startswith("tiny:"):
+        model, longest = tiny(model.removeprefix("tiny:"), pathlib.Path(folder.name)), 512
+    served = Served(model, arguments.binary or TARGET / "debug" / "butter", arguments.reuse, longest)
     failed, missing = [], []
     try:
         for name in arguments.only.split(","):
@@ -152,6 +200,7 @@ def main():
                 missing.append(name)
     finally:
         served.stop()
+        folder.cleanup()
     print(f"clients: {len(arguments.only.split(',')) - len(failed) - len(missing)} passed, failed: {failed}, skipped: {missing}")
     return 1 if failed else 3 if missing else 0
 

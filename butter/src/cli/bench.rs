@@ -12,11 +12,11 @@ use crate::bench::{BenchPlan, BenchReport};
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
 use crate::engine::{DeviceModel, EngineOptions};
-use crate::shapes::{self, SHAPES};
+use crate::shapes::{self, SHAPES, Shape};
 use crate::weights::ModelWeights;
 
 /// Seed of random weights.
-const SEED: u32 = 1;
+pub(super) const SEED: u32 = 1;
 
 #[derive(Args, Debug)]
 pub(super) struct BenchArguments {
@@ -178,14 +178,7 @@ impl Source {
                 weights: checkpoint.weights,
             });
         }
-        let name = arguments.shape.as_deref().unwrap_or_default();
-        let Some(shape) = shapes::by_name(name) else {
-            let known: Vec<&str> = SHAPES.iter().map(|shape| shape.name).collect();
-            return Err(CommandError::Option {
-                option: "--shape",
-                problem: format!("there is no shape {name:?}; there are {}", known.join(", ")),
-            });
-        };
+        let shape = shape_of(arguments.shape.as_deref().unwrap_or_default())?;
         Ok(Self {
             name: shape.name.to_owned(),
             origin: format!("random, seed {SEED}"),
@@ -193,4 +186,14 @@ impl Source {
             weights: shape.random_weights(SEED),
         })
     }
+}
+
+pub(super) fn shape_of(name: &str) -> Result<Shape, CommandError> {
+    shapes::by_name(name).ok_or_else(|| {
+        let known: Vec<&str> = SHAPES.iter().map(|shape| shape.name).collect();
+        CommandError::Option {
+            option: "--shape",
+            problem: format!("there is no shape {name:?}; there are {}", known.join(", ")),
+        }
+    })
 }

@@ -179,7 +179,13 @@ fn model(run: &RunArguments, out: &mut impl Write) -> Result<usize, CommandError
             option: "doctor",
             problem: error.to_string(),
         })?;
-    let (options, _) = plan(&checkpoint, run, &defaults);
+    let (options, _) = plan(
+        &checkpoint.config,
+        run.backend,
+        run.dtype,
+        run.activations,
+        &defaults,
+    );
     let planned = MemoryPlan::new(&checkpoint.config, &options);
     writeln!(
         out,

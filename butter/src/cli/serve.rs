@@ -3,22 +3,24 @@
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
-use super::{Backend, CommandError, RunArguments, open_device};
+use super::bench::{SEED, shape_of};
+use super::{ActivationType, Activations, Backend, CommandError, open_device, route_of};
 use crate::chat::ChatTemplate;
 use crate::checkpoint::{Checkpoint, LoadError};
-use crate::engine::{DeviceModel, EngineOptions, MemoryPlan};
+use crate::config::ModelConfig;
+use crate::engine::{DeviceModel, EngineOptions, MemoryPlan, Route};
 use crate::model::Model;
 use crate::scheduler::{PrefixReuse, SchedulerOptions, SchedulerThread};
 use crate::serve::Server;
 use crate::serve::engine::{Engine, EngineParts};
 use crate::serve::options::{Layer, ServeOptions, duration};
+use crate::shapes::Shape;
+use crate::tokenizer::Tokenizer;
 
 #[derive(Args, Debug)]
 pub(super) struct ServeArguments {
-    #[command(flatten)]
-    run: RunArguments,
     /// A TOML file with settings, each named like its flag with `_` for `-`. A flag is above a
     /// variable of the environment (`BUTTER_` and the name in capitals), that above the file.
     #[arg(long)]
@@ -28,25 +30,23 @@ pub(super) struct ServeArguments {
 }
 
 pub(super) fn run(arguments: &ServeArguments) -> Result<(), CommandError> {
-    let wrong = |problem: String| CommandError::Option {
-        option: "serve",
-        problem,
-    };
     let options =
         ServeOptions::from_sources(arguments.settings.clone(), arguments.config.as_deref())
             .map_err(|error| wrong(error.to_string()))?;
     log_to_standard_error();
-    let engine = load(&arguments.run, &options)?;
+    let source = Source::of(&options)?;
     let workers = std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 8));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(workers)
         .enable_all()
         .build()?;
+    // A port that is taken is known before a model is loaded for minutes.
+    let listener = runtime
+        .block_on(Server::bind(&options))
+        .map_err(|error| cannot_listen(&options, &error))?;
+    let engine = load(source, &options)?;
     runtime.block_on(async {
-        let (host, port) = (options.host.clone(), options.port);
-        let server = Server::start(engine, options)
-            .await
-            .map_err(|error| wrong(format!("cannot listen on {host}:{port}: {error}")))?;
+        let server = Server::start_on(listener, engine, options)?;
         if !server.address().ip().is_loopback() && server.state().options.api_keys.is_empty() {
             tracing::warn!("other machines can reach this server, and it asks for no API key");
         }
@@ -66,59 +66,159 @@ pub(super) fn run(arguments: &ServeArguments) -> Result<(), CommandError> {
     })
 }
 
-/// Opens a checkpoint for many requests.
-fn load(run: &RunArguments, options: &ServeOptions) -> Result<Engine, CommandError> {
-    let checkpoint = Checkpoint::open(&run.model)?;
+fn wrong(problem: String) -> CommandError {
+    CommandError::Option {
+        option: "serve",
+        problem,
+    }
+}
+
+fn cannot_listen(options: &ServeOptions, error: &std::io::Error) -> CommandError {
+    let (host, port) = (&options.host, options.port);
+    wrong(format!("cannot listen on {host}:{port}: {error}"))
+}
+
+/// What is served and where it runs.
+struct Source {
+    weights: Weights,
+    backend: Backend,
+    dtype: ActivationType,
+    activations: Activations,
+    route: Option<Route>,
+}
+
+enum Weights {
+    Checkpoint(PathBuf, Box<Checkpoint>),
+    Random(Shape),
+}
+
+impl Source {
+    fn of(options: &ServeOptions) -> Result<Source, CommandError> {
+        let (model, shape) = (
+            &crate::hub::locate(options.model.clone()),
+            options.shape.as_str(),
+        );
+        let backend = named("--backend", &options.backend)?;
+        let dtype = named("--dtype", &options.dtype)?;
+        let activations = named("--activations", &options.activations)?;
+        let route = Some(options.route.as_str()).filter(|route| !route.is_empty());
+        let route = route_of("--route", route)?;
+        let weights = match (model.as_os_str().is_empty(), shape) {
+            (false, "") => {
+                let checkpoint = Checkpoint::open(model)?;
+                Weights::Checkpoint(model.clone(), Box::new(checkpoint))
+            }
+            (true, "") => {
+                let problem = "what is to be served? Give --model PATH (or BUTTER_MODEL, or `model` in the file)";
+                return Err(wrong(problem.to_owned()));
+            }
+            (true, shape) => Weights::Random(shape_of(shape)?),
+            (false, _) => return Err(wrong("give --model or --shape, not both".to_owned())),
+        };
+        Ok(Source {
+            weights,
+            backend,
+            dtype,
+            activations,
+            route,
+        })
+    }
+}
+
+/// A setting that is one of a few words.
+fn named<T: ValueEnum>(option: &'static str, text: &str) -> Result<T, CommandError> {
+    T::from_str(text, false).map_err(|_| {
+        let known = T::value_variants().iter();
+        let known: Vec<String> = known
+            .filter_map(|value| Some(value.to_possible_value()?.get_name().to_owned()))
+            .collect();
+        CommandError::Option {
+            option,
+            problem: format!("there is no {text:?}; there are {}", known.join(", ")),
+        }
+    })
+}
+
+/// Opens what is served for many requests.
+fn load(source: Source, options: &ServeOptions) -> Result<Engine, CommandError> {
+    let (backend, dtype, activations) = (source.backend, source.dtype, source.activations);
+    let route = source.route;
+    let mut parts = Parts::default();
+    let (default_name, config, weights) = match source.weights {
+        Weights::Checkpoint(path, checkpoint) => {
+            let checkpoint = *checkpoint;
+            parts.template = template(&checkpoint, options)?;
+            parts.ends = checkpoint.end_of_generation;
+            parts.tokenizer = checkpoint.tokenizer;
+            (default_name(&path), checkpoint.config, checkpoint.weights)
+        }
+        Weights::Random(shape) => {
+            let made_of = format!("random, seed {SEED}");
+            tracing::warn!("serving {made_of}: the answers mean nothing");
+            parts.made_of = Some(made_of);
+            let name = format!("{}-random", shape.name);
+            (name, shape.config(), shape.random_weights(SEED))
+        }
+    };
     let name = match options.served_name.as_str() {
-        "" => default_name(&run.model),
+        "" => default_name,
         name => name.to_owned(),
     };
-    let template = template(&checkpoint, options)?;
-    let (tokenizer, ends) = (
-        checkpoint.tokenizer.clone(),
-        checkpoint.end_of_generation.clone(),
-    );
-    let vocab_size = checkpoint.config.vocab_size;
-    let (engine_options, scheduler_options) = plan(&checkpoint, run, options);
-    let planned = MemoryPlan::new(&checkpoint.config, &engine_options).bytes();
+    let vocab_size = config.vocab_size;
+    let (engine_options, scheduler_options) = plan(&config, backend, dtype, activations, options);
+    let planned = MemoryPlan::new(&config, &engine_options).bytes();
     tracing::info!(
         state_mebibytes = planned >> 20,
         sequences = engine_options.max_sequences,
         positions = engine_options.cache_positions,
         "loading"
     );
-    let backend = run.backend;
     let make = move || {
         let device = open_device(backend)?;
-        let model = DeviceModel::load(device, &checkpoint, engine_options)?;
+        let mut model = DeviceModel::of_weights(device, &config, &weights, engine_options)?;
+        if let Some(route) = route {
+            model.set_route(route)?;
+        }
         Ok(Box::new(model) as Box<dyn Model>)
     };
     let scheduler = SchedulerThread::start(make, scheduler_options, options.max_queued)?;
     let engine = Engine::new(EngineParts {
         name,
         scheduler,
-        tokenizer,
-        template,
+        tokenizer: parts.tokenizer,
+        template: parts.template,
         vocab_size,
-        end_of_generation: ends,
+        end_of_generation: parts.ends,
+        made_of: parts.made_of,
     });
     let (reuse, why) = engine.prefix_reuse();
     tracing::info!(reuse, why, "prefixes of earlier requests");
     Ok(engine)
 }
 
+/// What a checkpoint has beside config and weights, and random weights have not.
+#[derive(Default)]
+struct Parts {
+    template: Option<ChatTemplate>,
+    tokenizer: Option<Tokenizer>,
+    ends: Vec<u32>,
+    made_of: Option<String>,
+}
+
 /// How the engine and the scheduler are set up for a model.
 pub(super) fn plan(
-    checkpoint: &Checkpoint,
-    run: &RunArguments,
+    config: &ModelConfig,
+    backend: Backend,
+    dtype: ActivationType,
+    activations: Activations,
     options: &ServeOptions,
 ) -> (EngineOptions, SchedulerOptions) {
-    let chunk = match (options.prefill_chunk, run.backend) {
+    let chunk = match (options.prefill_chunk, backend) {
         (0, Backend::Cpu) => 64,
         (0, _) => 512,
         (chunk, _) => chunk,
     };
-    let context = checkpoint.config.context_length;
+    let context = config.context_length;
     let longest = match options.max_positions {
         0 => context,
         positions => positions.min(context),
@@ -126,12 +226,12 @@ pub(super) fn plan(
     let reuse = match options.prefix_reuse.as_str() {
         "off" => PrefixReuse::Off,
         "any" => PrefixReuse::Any,
-        "auto" if checkpoint.config.is_recurrent() => PrefixReuse::Any,
+        "auto" if config.is_recurrent() => PrefixReuse::Any,
         _ => PrefixReuse::Exact,
     };
     let engine = EngineOptions {
-        dtype: run.dtype.scalar(),
-        product_inputs: run.activations.product_inputs(),
+        dtype: dtype.scalar(),
+        product_inputs: activations.product_inputs(),
         max_sequences: options.max_running,
         max_step_rows: chunk.max(options.max_running),
         cache_positions: options.cache_tokens,

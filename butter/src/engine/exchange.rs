@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
+use half::{bf16, f16};
 use iron_ir::Scalar;
 use iron_ir::launch::AsTensorArg;
 use iron_runtime::{Device, Tensor};
+use rayon::iter::ParallelIterator;
+use rayon::slice::ParallelSlice;
 
 use super::matrix::failed;
 use crate::model::{ModelError, RowOutput, RowResult, StepRow};
@@ -163,22 +166,29 @@ impl Exchange {
             .collect();
         let words = failed(self.results.all.to_bytes())?;
         let word = |i: usize| word_of(&words, i);
-        let logits = match logits {
-            Some(logits) if wanted.iter().any(|r| r.output == RowOutput::Logits) => {
-                failed(logits.to_f32())?
-            }
-            _ => Vec::new(),
-        };
-        let result = |(i, row): (usize, &&StepRow)| {
-            let chosen = greedy(word(i), f32::from_bits(word(self.max + i)));
-            match (chosen, row.output) {
-                (RowResult::Token(_), RowOutput::Logits) => {
-                    RowResult::Logits(logits[i * vocab..(i + 1) * vocab].to_vec())
+        // Runs of rows that want logits come over in one piece each.
+        let mut found: Vec<RowResult> = Vec::with_capacity(wanted.len());
+        for run in wanted.chunk_by(|a, b| a.output == b.output) {
+            let first = found.len();
+            let mut values = match logits {
+                Some(logits) if run[0].output == RowOutput::Logits => {
+                    let rows = first as u64..(first + run.len()) as u64;
+                    rows_of(&failed(logits.slice(0, rows))?, vocab)?
                 }
-                (chosen, _) => chosen,
+                _ => Vec::new(),
+            };
+            for k in 0..run.len() {
+                let i = first + k;
+                let chosen = greedy(word(i), f32::from_bits(word(self.max + i)));
+                found.push(match (chosen, values.get_mut(k)) {
+                    (RowResult::Token(_), Some(values)) => {
+                        RowResult::Logits(std::mem::take(values))
+                    }
+                    (chosen, _) => chosen,
+                });
             }
-        };
-        Ok(wanted.iter().enumerate().map(result).collect())
+        }
+        Ok(found)
     }
 
     /// The choices of `rows` rows over `steps` steps that advanced by themselves, step by step.
@@ -198,6 +208,27 @@ impl Exchange {
         let step = |step: usize| (0..rows).map(|row| result(step * self.max + row)).collect();
         Ok((0..steps).map(step).collect())
     }
+}
+
+/// The rows of logits, each as `f32`, side by side: 64 of a large vocabulary are ten million.
+fn rows_of(logits: &Tensor, vocab: usize) -> Result<Vec<Vec<f32>>, ModelError> {
+    let bytes = failed(logits.to_bytes())?;
+    let scalar = logits.scalar();
+    let size = scalar.bytes() as usize;
+    let decode = |row: &[u8]| -> Vec<f32> {
+        let pairs = || row.as_chunks::<2>().0.iter();
+        match scalar {
+            Scalar::F16 => pairs().map(|&b| f16::from_le_bytes(b).to_f32()).collect(),
+            Scalar::BF16 => pairs().map(|&b| bf16::from_le_bytes(b).to_f32()).collect(),
+            _ => row
+                .as_chunks::<4>()
+                .0
+                .iter()
+                .map(|&b| f32::from_le_bytes(b))
+                .collect(),
+        }
+    };
+    Ok(bytes.par_chunks_exact(vocab * size).map(decode).collect())
 }
 
 fn word_of(bytes: &[u8], i: usize) -> u32 {

@@ -113,6 +113,27 @@ pub(super) fn weigh(candidates: &mut [Candidate], temperature: f64) {
     }
 }
 
+/// What [`Distribution::draw`] gives of all tokens of a row, weighed by [`weigh`], without a list
+/// of candidates: a vocabulary is large. The sums are the same, in the same order.
+pub(super) fn draw_of_all(mut row: Vec<f64>, temperature: f64, random: f64) -> u32 {
+    let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    for value in &mut row {
+        *value = ((*value - largest) / temperature).exp();
+    }
+    let threshold = random * row.iter().sum::<f64>();
+    let (mut sum, mut last) = (0.0, 0);
+    for (token, &weight) in row.iter().enumerate() {
+        if weight > 0.0 {
+            last = token;
+            sum += weight;
+            if sum > threshold {
+                break;
+            }
+        }
+    }
+    last as u32
+}
+
 /// The `k` likeliest.
 pub(super) fn keep_top_k(candidates: &mut Vec<Candidate>, k: usize) {
     if k < candidates.len() {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 /// parent module says in which order they act.
 #[derive(Clone, PartialEq, Debug)]
 pub struct SamplingParameters {
-    /// 0 is greedy; finite and at least 0.
+    /// 0 is greedy; 0 to 100.
     pub temperature: f64,
     /// How many of the largest logits stay; 0 keeps all.
     pub top_k: u32,
@@ -68,15 +68,10 @@ impl SamplingParameters {
         let penalty = |value: f64| (-2.0..=2.0).contains(&value);
         let part = (0.0..=1.0).contains(&self.min_p);
         // Comparisons with NaN are false, so that NaN is in no range.
-        let hot = self.temperature.is_finite() && self.temperature >= 0.0;
+        let hot = (0.0..=100.0).contains(&self.temperature);
         let repeated = (0.01..=100.0).contains(&self.repetition_penalty);
         for (field, value, right, allowed) in [
-            (
-                "temperature",
-                self.temperature,
-                hot,
-                "finite and at least 0",
-            ),
+            ("temperature", self.temperature, hot, "0 to 100"),
             (
                 "top_p",
                 self.top_p,
@@ -112,7 +107,7 @@ impl SamplingParameters {
             if !right {
                 return Err(ParameterError {
                     field,
-                    value: value.to_string(),
+                    value: short(value),
                     allowed: allowed.to_owned(),
                 });
             }
@@ -149,6 +144,16 @@ impl SamplingParameters {
     }
 }
 
+/// A number in few digits, however large or small.
+fn short(value: f64) -> String {
+    let size = value.abs();
+    if size == 0.0 || (1e-4..1e16).contains(&size) || !size.is_finite() {
+        value.to_string()
+    } else {
+        format!("{value:e}")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,8 +166,8 @@ mod tests {
             (
                 "temperature",
                 |p, v| p.temperature = v,
-                &[-1e-300, -1.0],
-                &[0.0, 1e300],
+                &[-1e-300, -1.0, 100.5, 1e308],
+                &[0.0, 100.0],
             ),
             ("top_p", |p, v| p.top_p = v, &[0.0, 1.0001], &[1e-300, 1.0]),
             ("min_p", |p, v| p.min_p = v, &[-0.1, 1.1], &[0.0, 1.0]),
@@ -206,7 +211,10 @@ mod tests {
                 .chain([f64::NAN, f64::INFINITY, f64::NEG_INFINITY])
             {
                 let error = check(value).expect_err(field);
-                assert_eq!((error.field, error.value), (field, value.to_string()));
+                assert_eq!(error.field, field);
+                assert!(error.value.len() < 20, "{}", error.value);
+                let shown: f64 = error.value.parse().expect("a number");
+                assert_eq!(shown.to_bits(), value.to_bits(), "{}", error.value);
             }
         }
         let bias = |token, value| {

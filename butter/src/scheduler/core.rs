@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use rayon::iter::{IntoParallelRefMutIterator, ParallelIterator};
+
 use super::lease::{Lease, whole_blocks};
 use super::metrics::SchedulerMetrics;
 use super::prefix::{Parked, PrefixCache, PrefixReuse, Wanted};
@@ -13,6 +15,8 @@ use crate::model::{Model, ModelCapacity, ModelError, RowOutput, RowResult, StepR
 
 /// Later requests that may pass one whose room is not there yet.
 const MOST_BYPASSES: usize = 8;
+/// How long steps of fewer rows than the most are tried out at the start.
+const MOST_WARM_UP: Duration = Duration::from_secs(2);
 /// Tokens that a request gets each time before it may be preempted.
 const LEAST_SLICE: usize = 32;
 
@@ -103,7 +107,8 @@ impl Scheduler {
     /// One turn: who is gone leaves, who has room enters, one step for all rows that decode, and
     /// prompt rows up to the budget. Whether a step failed on the device.
     pub fn turn(&mut self, now: impl Fn() -> Instant) -> Result<(), ModelError> {
-        self.sweep(now());
+        let begun = now();
+        self.sweep(begun);
         self.admit(now());
         let mut outcome = self.decode(&now);
         let prefilled = self.prefill(&now);
@@ -111,6 +116,8 @@ impl Scheduler {
             outcome = prefilled;
         }
         self.publish();
+        let taken = now().saturating_duration_since(begun);
+        self.metrics.turn.observe(taken);
         outcome
     }
 
@@ -342,6 +349,7 @@ impl Scheduler {
         let all: Vec<StepRow> = rows.iter().map(|(_, row)| *row).collect();
         let mut outcome = Ok(());
         let mut results: Vec<Result<Option<RowResult>, ModelError>> = Vec::new();
+        let begun = now();
         match self.step(&all) {
             Ok(given) => {
                 let mut given = given.into_iter();
@@ -368,14 +376,48 @@ impl Scheduler {
             }
         }
         let at = now();
+        let taken = at.saturating_duration_since(begun);
+        self.metrics.decode_step.observe(taken);
+        let places: Vec<usize> = rows.iter().map(|(index, _)| *index).collect();
+        let choices = self.choose(&places, results);
         let mut ended = Vec::new();
-        for ((index, row), result) in rows.into_iter().zip(results) {
-            if let Some(end) = self.advance(index, row, 1, result, at) {
+        for ((index, row), choice) in rows.into_iter().zip(choices) {
+            if let Some(end) = self.advance(index, row, 1, choice, at) {
                 ended.push((index, end));
             }
         }
         self.end_all(ended, at);
         outcome
+    }
+
+    /// What comes of the results of rows of the requests at `places`, in order: choices from
+    /// logits side by side, since a vocabulary's worth of them takes a core a while.
+    fn choose(
+        &mut self,
+        places: &[usize],
+        results: Vec<Result<Option<RowResult>, ModelError>>,
+    ) -> Vec<Result<Chosen, ModelError>> {
+        let mut requests = self.running.iter_mut().enumerate();
+        let mut work: Vec<(&mut Request, Result<Option<RowResult>, ModelError>)> = places
+            .iter()
+            .zip(results)
+            .filter_map(|(&place, result)| {
+                let (_, request) = requests.find(|(index, _)| *index == place)?;
+                Some((request, result))
+            })
+            .collect();
+        let one = |(request, result): &mut (&mut Request, Result<Option<RowResult>, _>)| {
+            let result = std::mem::replace(result, Ok(None))?;
+            Ok(chosen(request, result))
+        };
+        let with_logits = |(_, result): &&(&mut Request, Result<Option<RowResult>, _>)| {
+            matches!(result, Ok(Some(RowResult::Logits(_))))
+        };
+        if work.iter().filter(with_logits).count() > 1 {
+            work.par_iter_mut().map(one).collect()
+        } else {
+            work.iter_mut().map(one).collect()
+        }
     }
 
     /// Prompt rows up to the budget, a chunk a request, in the order in which they wait.
@@ -396,13 +438,18 @@ impl Scheduler {
             let Some(&last) = rows.last() else {
                 break;
             };
+            let begun = now();
             let result = self.step(&rows).map(|given| given.into_iter().next());
             if let Err(error) = &result {
                 outcome = Err(error.clone());
             }
             let at = now();
+            let taken = at.saturating_duration_since(begun);
+            self.metrics.prefill_step.observe(taken);
+            let choice = self.choose(&[index], vec![result]).pop();
+            let choice = choice.unwrap_or(Ok(None));
             self.running[index].receipt.prefill_steps += 1;
-            if let Some(end) = self.advance(index, last, rows.len(), result, at) {
+            if let Some(end) = self.advance(index, last, rows.len(), choice, at) {
                 self.end_all(vec![(index, end)], at);
             }
         }
@@ -445,27 +492,25 @@ impl Scheduler {
         index: usize,
         last: StepRow,
         rows: usize,
-        result: Result<Option<RowResult>, ModelError>,
+        choice: Result<Chosen, ModelError>,
         now: Instant,
     ) -> Option<End> {
         let request = &mut self.running[index];
-        let result = match result {
-            Ok(result) => result,
+        let choice = match choice {
+            Ok(choice) => choice,
             Err(error) => return Some(End::Failed(Failure::Device(error.to_string()))),
         };
         request.computed += rows;
         if last.output == RowOutput::Nothing {
             return None;
         }
-        let choice = match result {
-            Some(RowResult::Token(token)) => Ok(Choice::token(token)),
-            Some(RowResult::Logits(logits)) => request.job.chooser.choose(logits),
-            Some(RowResult::Failed(message)) => Err(message),
-            None => Err("the step gave no result for this row".to_owned()),
-        };
         let choice = match choice {
-            Ok(choice) => choice,
-            Err(message) => return Some(End::Failed(Failure::Row(message))),
+            Some(Ok(choice)) => choice,
+            Some(Err(failure)) => return Some(End::Failed(failure)),
+            None => {
+                let message = "the step gave no result for this row";
+                return Some(End::Failed(Failure::Row(message.to_owned())));
+            }
         };
         self.metrics.generated_tokens.fetch_add(1, Relaxed);
         match request.last_token {
@@ -564,6 +609,17 @@ impl Drop for Scheduler {
     }
 }
 
+/// A row's choice, if one was wanted.
+type Chosen = Option<Result<Choice, Failure>>;
+
+fn chosen(request: &mut Request, result: Option<RowResult>) -> Chosen {
+    Some(match result? {
+        RowResult::Token(token) => Ok(Choice::token(token)),
+        RowResult::Logits(logits) => request.job.chooser.choose(logits),
+        RowResult::Failed(message) => Err(Failure::Row(message)),
+    })
+}
+
 /// How a request ended.
 enum End {
     Stopped,
@@ -596,7 +652,9 @@ fn decode_row(request: &Request) -> Option<StepRow> {
     })
 }
 
-/// Runs the largest steps once: a full prefill chunk, and a decode of every sequence with logits.
+/// Runs the largest steps once, a full prefill chunk and a decode of every sequence with logits,
+/// and then decodes of fewer sequences: a model may prepare for each number of rows, and that is
+/// not to happen while somebody waits.
 fn warm_up(model: &mut dyn Model, options: SchedulerOptions) -> Result<(), ModelError> {
     let row = |sequence, position: usize, output| StepRow {
         sequence,
@@ -631,6 +689,22 @@ fn warm_up(model: &mut dyn Model, options: SchedulerOptions) -> Result<(), Model
     if result.is_ok() {
         let rows: Vec<StepRow> = open.iter().map(|&s| row(s, 0, RowOutput::Logits)).collect();
         result = model.step(&rows);
+    }
+    let begun = Instant::now();
+    for count in (1..open.len()).rev() {
+        if result.is_err() || begun.elapsed() > MOST_WARM_UP {
+            break;
+        }
+        let cut = open[..count].iter();
+        result = cut
+            .map(|&sequence| model.truncate_sequence(sequence, 0))
+            .collect::<Result<Vec<_>, _>>()
+            .map(|_| Vec::new());
+        if result.is_ok() {
+            let rows = open[..count].iter();
+            let rows: Vec<StepRow> = rows.map(|&s| row(s, 0, RowOutput::Greedy)).collect();
+            result = model.step(&rows);
+        }
     }
     for sequence in open {
         model.close_sequence(sequence);

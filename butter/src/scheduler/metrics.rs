@@ -72,4 +72,10 @@ pub struct SchedulerMetrics {
     pub first_token: Histogram,
     /// From a token to the next.
     pub between_tokens: Histogram,
+    /// Steps of rows that decode, on the device.
+    pub decode_step: Histogram,
+    /// Steps of a prompt's chunk, on the device.
+    pub prefill_step: Histogram,
+    /// Whole turns: what their steps do not explain is the scheduler's own time.
+    pub turn: Histogram,
 }

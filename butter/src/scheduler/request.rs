@@ -38,7 +38,7 @@ pub trait Choose: Send {
 
     /// Chooses the answer's next token from its logits; called once a token, in order. An error
     /// ends this request.
-    fn choose(&mut self, logits: Vec<f32>) -> Result<Choice, String>;
+    fn choose(&mut self, logits: Vec<f32>) -> Result<Choice, Failure>;
 }
 
 /// A chosen token.
@@ -93,6 +93,10 @@ pub enum Failure {
     /// The model gave nothing to choose from, or the chooser refused.
     #[error("no token could be chosen: {0}")]
     Row(String),
+    /// The grammar that the answer must follow has come to a point where it allows nothing, or
+    /// takes more work than it may.
+    #[error("the grammar of the request cannot be followed further: {0}")]
+    Grammar(String),
     /// The device failed the request's step.
     #[error("the device failed: {0}")]
     Device(String),

@@ -145,9 +145,15 @@ impl SchedulerThread {
         let _ = self.commands.send(Command::DropPrefixes);
     }
 
-    /// Ends all requests and the thread.
-    pub fn stop(&mut self) {
+    /// Ends all requests, each with [`Failure::Shutdown`](super::Failure::Shutdown), soon: the
+    /// step that runs ends first.
+    pub fn end(&self) {
         let _ = self.commands.send(Command::Stop);
+    }
+
+    /// Ends all requests and the thread, and waits for it.
+    pub fn stop(&mut self) {
+        self.end();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -37,6 +37,8 @@ struct Answer {
     receipt: Receipt,
     /// Log-probabilities of tokens whose text has not been sent.
     logprobs: Vec<Json>,
+    /// Ids of tokens that have not been sent, where they are asked for.
+    ids: Vec<u32>,
     /// Bytes of the text that log-probabilities were given for.
     offset: usize,
     started: bool,
@@ -47,6 +49,7 @@ struct Delta {
     index: usize,
     pieces: Vec<Piece>,
     logprobs: Vec<Json>,
+    ids: Vec<u32>,
     finish: Option<&'static str>,
 }
 
@@ -69,13 +72,8 @@ impl Answering {
             let sampler = Sampler::new(sampling, engine.vocab_size)?;
             let mask = match &request.grammar {
                 None => None,
-                Some(spec) => Some(engine.compile(spec).map_err(|problem| {
-                    let field = if request.parts.tools.is_some() {
-                        "tools"
-                    } else {
-                        "response_format"
-                    };
-                    ApiError::field(field, format!("cannot be compiled: {problem}"))
+                Some((field, spec)) => Some(engine.compile(spec).map_err(|problem| {
+                    ApiError::field(*field, format!("cannot be compiled: {problem}"))
                         .code("invalid_grammar")
                 })?),
             };
@@ -98,6 +96,7 @@ impl Answering {
                 finish: None,
                 receipt: Receipt::default(),
                 logprobs: Vec::new(),
+                ids: Vec::new(),
                 offset: 0,
                 started: false,
             });
@@ -165,6 +164,7 @@ impl Answering {
         let mut reasoning = texts.clone();
         let mut calls: Vec<Vec<(String, String)>> = vec![Vec::new(); self.answers.len()];
         let mut logprobs: Vec<Vec<Json>> = vec![Vec::new(); self.answers.len()];
+        let mut ids: Vec<Vec<u32>> = vec![Vec::new(); self.answers.len()];
         while let Some(delta) = self.next().await? {
             let index = delta.index;
             for piece in delta.pieces {
@@ -180,6 +180,7 @@ impl Answering {
                 }
             }
             logprobs[index].extend(delta.logprobs);
+            ids[index].extend(delta.ids);
         }
         let mut choices = Vec::new();
         for (index, text) in texts.into_iter().enumerate() {
@@ -224,6 +225,9 @@ impl Answering {
             }
             choice["logprobs"] = listed.unwrap_or(Json::Null);
             choice["finish_reason"] = answer.finish.into();
+            if self.request.return_token_ids {
+                choice["token_ids"] = std::mem::take(&mut ids[index]).into();
+            }
             choices.push(choice);
         }
         let mut whole = self.envelope(match self.request.endpoint {
@@ -245,7 +249,7 @@ impl Answering {
                     chunks.push(self.chunk(
                         index,
                         json!({"text": self.echo(index)}),
-                        vec![],
+                        (vec![], vec![]),
                         Some("length"),
                     ));
                 }
@@ -270,7 +274,8 @@ impl Answering {
                         text += &more;
                     }
                 }
-                if !text.is_empty() || !delta.logprobs.is_empty() || delta.finish.is_some() {
+                let listed = !delta.logprobs.is_empty() || !delta.ids.is_empty();
+                if !text.is_empty() || listed || delta.finish.is_some() {
                     bodies.push(json!({"text": text}));
                 }
             }
@@ -294,7 +299,8 @@ impl Answering {
                         }]}),
                     });
                 }
-                if !delta.logprobs.is_empty() && bodies.len() == usize::from(first) {
+                let listed = !delta.logprobs.is_empty() || !delta.ids.is_empty();
+                if listed && bodies.len() == usize::from(first) {
                     bodies.push(json!({"content": ""}));
                 }
                 if delta.finish.is_some() {
@@ -303,19 +309,19 @@ impl Answering {
             }
         }
         let last = bodies.len().saturating_sub(1);
-        // Log-probabilities stand beside the last text, the finish beside the end.
+        // Log-probabilities and ids stand beside the last text, the finish beside the end.
         let beside =
             if delta.finish.is_some() && self.request.endpoint == Endpoint::Chat && last > 0 {
                 last - 1
             } else {
                 last
             };
-        let mut listed = Some(delta.logprobs);
+        let mut listed = Some((delta.logprobs, delta.ids));
         for (i, body) in bodies.into_iter().enumerate() {
             let listed = if i == beside {
                 listed.take().unwrap_or_default()
             } else {
-                Vec::new()
+                (Vec::new(), Vec::new())
             };
             let finish = if i == last { delta.finish } else { None };
             chunks.push(self.chunk(index, body, listed, finish));
@@ -401,12 +407,16 @@ impl Answering {
             index,
             pieces: Vec::new(),
             logprobs: Vec::new(),
+            ids: Vec::new(),
             finish: None,
         };
         match event {
             Event::Token(choice) => {
                 answer.tokens += 1;
                 answer.logprobs.extend(entry);
+                if self.request.return_token_ids {
+                    answer.ids.push(choice.token);
+                }
                 delta.pieces = answer.stitcher.push(choice.token);
                 let one_call = !self.request.parallel_calls && answer.stitcher.complete_calls() > 0;
                 if answer.stitcher.is_stopped() || one_call {
@@ -438,7 +448,9 @@ impl Answering {
         if !delta.pieces.is_empty() || (delta.finish.is_some() && !answer.stitcher.is_stopped()) {
             delta.logprobs = std::mem::take(&mut answer.logprobs);
         }
-        let shows = !delta.pieces.is_empty() || delta.finish.is_some();
+        // Ids go out as they come, also where their text is still held back.
+        delta.ids = std::mem::take(&mut answer.ids);
+        let shows = !delta.pieces.is_empty() || !delta.ids.is_empty() || delta.finish.is_some();
         Ok(shows.then_some(delta))
     }
 
@@ -512,7 +524,7 @@ impl Answering {
         &mut self,
         index: usize,
         body: Json,
-        logprobs: Vec<Json>,
+        (logprobs, ids): (Vec<Json>, Vec<u32>),
         finish: Option<&str>,
     ) -> Json {
         let mut choice = json!({"index": index});
@@ -535,6 +547,9 @@ impl Answering {
         }
         choice["logprobs"] = listed;
         choice["finish_reason"] = finish.into();
+        if self.request.return_token_ids {
+            choice["token_ids"] = ids.into();
+        }
         let mut chunk = self.envelope(self.chunk_kind());
         chunk["choices"] = json!([choice]);
         if self.request.include_usage {

@@ -3,7 +3,7 @@
 use super::grammar::Mask;
 use crate::model::RowOutput;
 use crate::sampler::{Sampler, TokenHistory, token_logprobs};
-use crate::scheduler::{Choice, Choose};
+use crate::scheduler::{Choice, Choose, Failure};
 
 /// Chooses the tokens of one answer.
 pub struct Chooser {
@@ -31,23 +31,24 @@ impl Choose for Chooser {
         self.mask.is_some() || self.top.is_some() || self.sampler.row_output() == RowOutput::Logits
     }
 
-    fn choose(&mut self, mut logits: Vec<f32>) -> Result<Choice, String> {
+    fn choose(&mut self, mut logits: Vec<f32>) -> Result<Choice, Failure> {
         let model = self.top.map(|_| logits.clone());
         if let Some(mask) = &mut self.mask {
-            mask.apply(&mut logits)?;
+            mask.apply(&mut logits).map_err(Failure::Grammar)?;
         }
         let token = self
             .sampler
             .choose(&logits, &self.history)
-            .map_err(|error| error.to_string())?;
+            .map_err(|error| Failure::Row(error.to_string()))?;
         let mut choice = Choice::token(token);
         if let (Some(top), Some(logits)) = (self.top, model) {
-            let found = token_logprobs(&logits, token, top).map_err(|error| error.to_string())?;
+            let found = token_logprobs(&logits, token, top)
+                .map_err(|error| Failure::Row(error.to_string()))?;
             choice.logprob = Some(found.logprob);
             choice.top = found.top;
         }
         if let Some(mask) = &mut self.mask {
-            choice.last = mask.take(token)?;
+            choice.last = mask.take(token).map_err(Failure::Grammar)?;
         }
         self.history.push(token);
         Ok(choice)

@@ -23,8 +23,13 @@ use super::options::duration;
 /// What a connection over the limit is told.
 const TOO_MANY: &str = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 99\r\n\r\n{\"error\":{\"message\":\"too many connections\",\"type\":\"server_error\",\"param\":null,\"code\":\"overloaded\"}}";
 
-/// Accepts connections until `stop` is set, then lets those that are open end within the drain
-/// timeout.
+/// Connections at once while the server ends, whose requests are refused.
+const LATE_CONNECTIONS: usize = 64;
+/// How long requests that did not end in time have to take the news.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// Accepts connections until `stop` is set. Then what runs may end within the drain timeout,
+/// while new requests are told that the server ends; what still runs afterwards is told, too.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
@@ -43,29 +48,49 @@ pub async fn serve(
             sleep(Duration::from_millis(20)).await;
             continue;
         };
-        match places.clone().try_acquire_owned() {
-            Ok(place) => {
-                tokio::spawn(answer(
-                    socket,
-                    place,
-                    router.clone(),
-                    state.clone(),
-                    stop.clone(),
-                ));
-            }
-            Err(_) => {
-                tokio::spawn(refuse(socket));
+        greet(socket, &places, &router, &state, Some(stop.clone()));
+    }
+    let all = u32::try_from(most).unwrap_or(u32::MAX);
+    let late = Arc::new(Semaphore::new(LATE_CONNECTIONS));
+    let limit = duration(state.options.drain_timeout);
+    let in_time = {
+        let drained = tokio::time::timeout(limit, places.acquire_many(all));
+        let mut drained = std::pin::pin!(drained);
+        loop {
+            tokio::select! {
+                drained = drained.as_mut() => break drained.is_ok(),
+                accepted = listener.accept() => match accepted {
+                    Ok((socket, _)) => greet(socket, &late, &router, &state, None),
+                    Err(_) => sleep(Duration::from_millis(20)).await,
+                },
             }
         }
-    }
+    };
     drop(listener);
-    let all = u32::try_from(most).unwrap_or(u32::MAX);
-    let drained = tokio::time::timeout(
-        duration(state.options.drain_timeout),
-        places.acquire_many(all),
-    );
-    if drained.await.is_err() {
+    if !in_time {
         tracing::warn!("some requests did not end within the drain timeout");
+        state.engine.scheduler.end();
+        let _ = tokio::time::timeout(FAREWELL, places.acquire_many(all)).await;
+    }
+    // A late request's refusal is on its way out.
+    let _ = tokio::time::timeout(FAREWELL, late.acquire_many(LATE_CONNECTIONS as u32)).await;
+}
+
+/// Answers a connection if there is a place, else refuses it. Without `stop` it has one request.
+fn greet(
+    socket: TcpStream,
+    places: &Arc<Semaphore>,
+    router: &Router,
+    state: &Arc<ServerState>,
+    stop: Option<watch::Receiver<bool>>,
+) {
+    match places.clone().try_acquire_owned() {
+        Ok(place) => {
+            tokio::spawn(answer(socket, place, router.clone(), state.clone(), stop));
+        }
+        Err(_) => {
+            tokio::spawn(refuse(socket));
+        }
     }
 }
 
@@ -79,7 +104,7 @@ async fn answer(
     place: OwnedSemaphorePermit,
     router: Router,
     state: Arc<ServerState>,
-    mut stop: watch::Receiver<bool>,
+    stop: Option<watch::Receiver<bool>>,
 ) {
     let _ = socket.set_nodelay(true);
     state.http.connections.fetch_add(1, Relaxed);
@@ -92,13 +117,14 @@ async fn answer(
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
+        .keep_alive(stop.is_some())
         .header_read_timeout(duration(state.options.head_timeout))
         .max_buf_size(64 << 10);
     let connection = builder.serve_connection(io, TowerToHyperService::new(router));
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => Some(ended),
-        _ = stop.wait_for(|stop| *stop) => None,
+        () = stopped(stop) => None,
     };
     if ended.is_none() {
         connection.as_mut().graceful_shutdown();
@@ -106,6 +132,16 @@ async fn answer(
     }
     state.http.connections.fetch_sub(1, Relaxed);
     drop(place);
+}
+
+/// When the server is told to end; never without `stop`.
+async fn stopped(stop: Option<watch::Receiver<bool>>) {
+    match stop {
+        Some(mut stop) => {
+            let _ = stop.wait_for(|stop| *stop).await;
+        }
+        None => std::future::pending().await,
+    }
 }
 
 /// A socket whose writes fail when its other side takes nothing for a while.

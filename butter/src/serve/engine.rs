@@ -25,6 +25,8 @@ pub struct Engine {
     pub vocab_size: usize,
     /// Tokens that end an answer.
     pub end_of_generation: Vec<u32>,
+    /// Where the weights come from, if not from a checkpoint: then the answers mean nothing.
+    pub made_of: Option<String>,
     /// Whether the template knows reasoning.
     pub reasoning: bool,
     grammars: Option<Grammars>,
@@ -45,6 +47,8 @@ pub struct EngineParts {
     pub vocab_size: usize,
     /// Tokens that end an answer.
     pub end_of_generation: Vec<u32>,
+    /// Where the weights come from, if not from a checkpoint.
+    pub made_of: Option<String>,
 }
 
 impl Engine {
@@ -68,16 +72,18 @@ impl Engine {
             tokenizer,
             template: parts.template,
             vocab_size: parts.vocab_size,
+            made_of: parts.made_of,
             end_of_generation: parts.end_of_generation,
         }
     }
 
-    /// Encodes a prompt that the caller wrote, control tokens and all.
-    pub fn encode_prompt(&self, text: &str, path: &str) -> Result<Vec<u32>, ApiError> {
+    /// Encodes a prompt that the caller wrote, control tokens and all, of at most `most` bytes.
+    pub fn encode_prompt(&self, text: &str, path: &str, most: usize) -> Result<Vec<u32>, ApiError> {
         let Some(tokenizer) = &self.tokenizer else {
             let reason = "the checkpoint has no tokenizer; send token ids";
             return Err(ApiError::unsupported(path, reason));
         };
+        check_length(text, path, most)?;
         let ids = tokenizer
             .encode_prompt(text)
             .map_err(|error| ApiError::field(path, error.to_string()))?;
@@ -137,7 +143,7 @@ impl Engine {
             .template
             .as_ref()
             .map_or("", |template| template.source());
-        json!({
+        let mut description = json!({
             "id": self.name,
             "object": "model",
             "created": self.created,
@@ -151,6 +157,19 @@ impl Engine {
             "tools": ToolFormat::of_template(source).is_ok(),
             "reasoning": self.reasoning,
             "prefix_reuse": {"kind": reuse, "scope": why},
-        })
+        });
+        if let Some(made_of) = &self.made_of {
+            description["weights"] = made_of.as_str().into();
+        }
+        description
     }
+}
+
+/// Refuses a text that is too long before anybody encodes it.
+pub fn check_length(text: &str, path: &str, most: usize) -> Result<(), ApiError> {
+    if text.len() <= most {
+        return Ok(());
+    }
+    let problem = format!("has {} bytes of text, at most {most} may be", text.len());
+    Err(ApiError::field(path, problem).code("context_length_exceeded"))
 }

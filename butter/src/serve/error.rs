@@ -126,6 +126,10 @@ impl From<Failure> for ApiError {
             Failure::Row(_) => {
                 ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message).code("no_token")
             }
+            // The caller's grammar, not the server, is at fault.
+            Failure::Grammar(_) => {
+                ApiError::new(StatusCode::BAD_REQUEST, message).code("invalid_grammar")
+            }
             Failure::Device(_) => ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
                 .code("device_failed")
                 .retry_after(2),

@@ -127,10 +127,21 @@ impl Fields {
     /// Takes a field that has no effect, and says so in the warnings.
     pub fn without_effect(&mut self, name: &str, reason: &str) {
         if self.take(name).is_some() {
-            let path = self.path(name);
-            self.warnings
-                .push(format!("`{path}` has no effect: {reason}"));
+            self.warn(name, reason);
         }
+    }
+
+    /// Says in the warnings that a field has no effect.
+    pub fn warn(&mut self, name: &str, reason: &str) {
+        let path = self.path(name);
+        self.warnings
+            .push(format!("`{path}` has no effect: {reason}"));
+    }
+
+    /// Takes a field if it has this value; whether it had.
+    pub fn take_equal(&mut self, name: &str, value: &Json) -> bool {
+        let equal = self.map.get(name) == Some(value);
+        equal && self.take(name).is_some()
     }
 
     /// Everything that is left, unread.

@@ -1,7 +1,7 @@
 //! Grammars that an answer must follow: which tokens may come next, by llguidance.
 //!
-//! Everything fails closed: what cannot be compiled is refused before the request runs, and a
-//! row whose mask allows nothing ends its request with an error (E33).
+//! Everything fails closed: what cannot be compiled, or allows no first token, is refused before
+//! the request runs, and a row whose mask allows nothing ends its request with an error (E33).
 
 use std::sync::{Arc, OnceLock};
 
@@ -78,9 +78,14 @@ impl Grammars {
         let parser = factory
             .create_parser(spec.grammar())
             .map_err(|error| one_line(&error))?;
-        Ok(Mask {
-            matcher: Matcher::new(Ok(parser)),
-        })
+        let mut matcher = Matcher::new(Ok(parser));
+        // A grammar that leads nowhere compiles: its first mask, which changes nothing, shows it.
+        let first = matcher.compute_mask_or_eos();
+        let first = first.map_err(|error| one_line(&error))?;
+        if first.is_zero() {
+            return Err("it allows no first token: nothing matches it".to_owned());
+        }
+        Ok(Mask { matcher })
     }
 
     fn factory(&self) -> Result<ParserFactory, String> {
@@ -115,6 +120,9 @@ impl Mask {
             .matcher
             .compute_mask_or_eos()
             .map_err(|error| error.to_string())?;
+        if allowed.is_zero() {
+            return Err("it allows no next token".to_owned());
+        }
         for (token, logit) in logits.iter_mut().enumerate() {
             if token >= allowed.len() || !allowed.get(token) {
                 *logit = f32::NEG_INFINITY;

@@ -3,18 +3,20 @@
 use axum::http::StatusCode;
 use serde_json::{Map, Value as Json};
 
-use super::engine::Engine;
+use super::engine::{Engine, check_length};
 use super::error::ApiError;
 use super::fields::{Fields, describe};
 
 /// Roles that messages may have; `developer` is the newer name of `system`.
 const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 
-/// The ids of a chat, and whether its last words open the model's reasoning.
+/// The ids of a chat, whose text may have `most_bytes` bytes, and whether its last words open the
+/// model's reasoning.
 pub fn prompt(
     fields: &mut Fields,
     engine: &Engine,
     tools: Vec<Json>,
+    most_bytes: usize,
 ) -> Result<(Vec<u32>, bool), ApiError> {
     let (Some(template), Some(tokenizer)) = (&engine.template, &engine.tokenizer) else {
         let reason = "this model has no chat template; use /v1/completions";
@@ -35,14 +37,21 @@ pub fn prompt(
         Some(inner) => inner.into_map(),
         None => Map::new(),
     };
-    for reserved in [
-        "messages",
-        "tools",
-        "add_generation_prompt",
-        "bos_token",
-        "eos_token",
+    for (reserved, reason) in [
+        ("messages", "is the request's own `messages`"),
+        ("tools", "is the request's own `tools`"),
+        ("add_generation_prompt", "is always true here"),
+        ("bos_token", "is the model's"),
+        ("eos_token", "is the model's"),
     ] {
-        names.shift_remove(reserved);
+        match names.shift_remove(reserved) {
+            None | Some(Json::Null) => {}
+            Some(Json::Bool(true)) if reserved == "add_generation_prompt" => {}
+            Some(_) => {
+                let path = format!("chat_template_kwargs.{reserved}");
+                return Err(ApiError::unsupported(path, reason));
+            }
+        }
     }
     if !tools.is_empty() {
         names.insert("tools".to_owned(), Json::Array(tools));
@@ -54,6 +63,7 @@ pub fn prompt(
     let rendered = template
         .render_with(&messages, true, &tokenizer.control_texts(), names)
         .map_err(|error| refused(error.to_string()))?;
+    check_length(rendered.text(), "messages", most_bytes)?;
     let ids = tokenizer
         .encode_chat(&rendered)
         .map_err(|error| refused(error.to_string()))?;

@@ -15,6 +15,7 @@
 //! | `butter_steps_total`, `butter_step_rows_total`, `butter_failed_steps_total` | counter | steps of the device |
 //! | `butter_preemptions_total` | counter | times that a request lost its place |
 //! | `butter_queue_seconds`, `butter_first_token_seconds`, `butter_between_tokens_seconds` | histogram | clocks of requests |
+//! | `butter_decode_step_seconds`, `butter_prefill_step_seconds`, `butter_turn_seconds` | histogram | steps of the device, and turns of the scheduler, which hold them |
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -110,6 +111,9 @@ pub fn render(scheduler: &SchedulerThread, http: &HttpMetrics, reuse: bool) -> S
         ("queue", &metrics.queue_time),
         ("first_token", &metrics.first_token),
         ("between_tokens", &metrics.between_tokens),
+        ("decode_step", &metrics.decode_step),
+        ("prefill_step", &metrics.prefill_step),
+        ("turn", &metrics.turn),
     ] {
         write_histogram(&mut out, &format!("butter_{name}_seconds"), histogram);
     }

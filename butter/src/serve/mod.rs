@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
 use access::Access;
@@ -52,6 +52,8 @@ pub struct ServerState {
     http: HttpMetrics,
     /// Whether new requests are refused because the server ends.
     draining: AtomicBool,
+    /// Places for requests that are read at once, each of which keeps a core busy.
+    readers: Arc<Semaphore>,
 }
 
 /// A server that listens.
@@ -65,13 +67,29 @@ pub struct Server {
 impl Server {
     /// Listens and answers until it is stopped.
     pub async fn start(engine: Engine, options: ServeOptions) -> std::io::Result<Server> {
-        let listener = TcpListener::bind((options.host.as_str(), options.port)).await?;
+        let listener = Self::bind(&options).await?;
+        Self::start_on(listener, engine, options)
+    }
+
+    /// Takes the port, before a model is loaded for it; who connects by then waits.
+    pub async fn bind(options: &ServeOptions) -> std::io::Result<TcpListener> {
+        TcpListener::bind((options.host.as_str(), options.port)).await
+    }
+
+    /// Answers on a port that was taken before.
+    pub fn start_on(
+        listener: TcpListener,
+        engine: Engine,
+        options: ServeOptions,
+    ) -> std::io::Result<Server> {
         let address = listener.local_addr()?;
+        let cores = std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 8));
         let state = Arc::new(ServerState {
             engine: Arc::new(engine),
             access: Access::new(options.api_keys.clone(), options.rate_limit),
             http: HttpMetrics::default(),
             draining: AtomicBool::new(false),
+            readers: Arc::new(Semaphore::new(cores)),
             options,
         });
         let (stop, stopped) = watch::channel(false);
@@ -95,7 +113,8 @@ impl Server {
         &self.state
     }
 
-    /// Refuses new requests, lets those that run end within the drain timeout, and ends.
+    /// Refuses new requests, lets those that run end within the drain timeout, tells the others
+    /// that it ends, and ends.
     pub async fn stop(self) {
         self.state.draining.store(true, Relaxed);
         let _ = self.stop.send(true);

@@ -43,7 +43,7 @@ pub enum OptionsError {
         /// Its value.
         value: String,
         /// What it may be.
-        allowed: &'static str,
+        allowed: String,
     },
 }
 
@@ -117,6 +117,20 @@ macro_rules! settings {
 }
 
 settings! {
+    /// A GGUF file, a folder with one, a Hugging Face folder, or a model that `butter pull` has
+    /// fetched, by its name.
+    model: PathBuf = PathBuf::new();
+    /// Random weights of a named shape instead of a model, to measure the server itself.
+    shape: String = String::new();
+    /// What runs the kernels: cpu, vulkan, cuda, hip or metal.
+    backend: String = "cpu".to_owned();
+    /// Type of activations and of the key-value cache: f32, f16 or bf16.
+    dtype: String = "f32".to_owned();
+    /// What products with packed weights read: exact, or q8 (rounded to 8 bits, on cpu).
+    activations: String = "exact".to_owned();
+    /// Which kernels steps are made of: rows, unfused, fused or batched; the device's own
+    /// otherwise.
+    route: String = String::new();
     /// Address to listen on; anything but loopback lets other machines in.
     host: String = "127.0.0.1".to_owned();
     /// Port to listen on; 0 takes a free one.
@@ -155,6 +169,8 @@ settings! {
     max_connections: usize = 1024;
     /// Bytes of a request's body.
     max_body_bytes: usize = 8 << 20;
+    /// Bytes of a prompt's text, or of a chat's after its template; longer ones are not encoded.
+    max_prompt_bytes: usize = 1 << 20;
     /// Answers to one request (`n`, times the prompts).
     max_choices: usize = 16;
     /// Stop strings of a request.
@@ -182,22 +198,40 @@ impl ServeOptions {
     }
 
     fn check(&self) -> Result<(), OptionsError> {
-        let wrong = |name, value: String, allowed| OptionsError::Value {
+        let wrong = |name, value: String, allowed: &str| OptionsError::Value {
             name,
             value,
-            allowed,
+            allowed: allowed.to_owned(),
         };
-        for (name, value) in [
-            ("max_running", self.max_running),
-            ("cache_tokens", self.cache_tokens),
-            ("default_max_tokens", self.default_max_tokens),
-            ("max_connections", self.max_connections),
-            ("max_body_bytes", self.max_body_bytes),
-            ("max_choices", self.max_choices),
+        // The upper ends keep sums and products of settings far from a word's end.
+        for (name, value, least, most) in [
+            ("max_running", self.max_running, 1, 4096),
+            ("cache_tokens", self.cache_tokens, 1, 1 << 31),
+            ("max_positions", self.max_positions, 0, 1 << 31),
+            ("prefill_chunk", self.prefill_chunk, 0, 1 << 16),
+            ("max_preemptions", self.max_preemptions, 0, 1 << 20),
+            ("max_queued", self.max_queued, 0, 1 << 20),
+            ("default_max_tokens", self.default_max_tokens, 1, 1 << 31),
+            ("max_connections", self.max_connections, 1, 1 << 20),
+            ("max_body_bytes", self.max_body_bytes, 1, 1 << 32),
+            ("max_prompt_bytes", self.max_prompt_bytes, 1, 1 << 32),
+            ("max_choices", self.max_choices, 1, 1024),
+            ("max_stops", self.max_stops, 0, 1024),
+            ("max_stop_bytes", self.max_stop_bytes, 1, 1 << 20),
+            ("max_schema_bytes", self.max_schema_bytes, 1, 1 << 26),
+            ("max_schema_depth", self.max_schema_depth, 1, 128),
         ] {
-            if value == 0 {
-                return Err(wrong(name, value.to_string(), "at least 1"));
+            if !(least..=most).contains(&value) {
+                return Err(wrong(
+                    name,
+                    value.to_string(),
+                    &format!("{least} to {most}"),
+                ));
             }
+        }
+        if self.max_positions == 1 {
+            let allowed = "0, or at least 2: a token of the prompt and one of the answer";
+            return Err(wrong("max_positions", "1".to_owned(), allowed));
         }
         for (name, value) in [
             ("request_timeout", self.request_timeout),
@@ -306,16 +340,37 @@ mod tests {
                 .to_string()
                 .contains("BUTTER_PORT=\"x\"")
         );
-        let layer = Layer {
-            request_timeout: Some(f64::NAN),
-            ..Layer::default()
+        let refused = |change: fn(&mut Layer)| {
+            let mut layer = Layer::default();
+            change(&mut layer);
+            layer.resolve().expect_err("wrong").to_string()
         };
-        assert!(
-            layer
-                .resolve()
-                .expect_err("wrong")
-                .to_string()
-                .contains("request_timeout")
-        );
+        const FAR: Option<usize> = Some(usize::MAX);
+        type Change = (&'static str, fn(&mut Layer));
+        let changes: [Change; 19] = [
+            ("request_timeout", |l| l.request_timeout = Some(f64::NAN)),
+            ("drain_timeout", |l| l.drain_timeout = Some(-1.0)),
+            ("prefix_reuse", |l| l.prefix_reuse = Some("some".into())),
+            ("max_positions", |l| l.max_positions = Some(1)),
+            ("max_running", |l| l.max_running = Some(0)),
+            ("max_running", |l| l.max_running = FAR),
+            ("cache_tokens", |l| l.cache_tokens = FAR),
+            ("max_positions", |l| l.max_positions = FAR),
+            ("prefill_chunk", |l| l.prefill_chunk = FAR),
+            ("max_preemptions", |l| l.max_preemptions = FAR),
+            ("max_queued", |l| l.max_queued = FAR),
+            ("default_max_tokens", |l| l.default_max_tokens = FAR),
+            ("max_connections", |l| l.max_connections = FAR),
+            ("max_body_bytes", |l| l.max_body_bytes = FAR),
+            ("max_prompt_bytes", |l| l.max_prompt_bytes = FAR),
+            ("max_choices", |l| l.max_choices = FAR),
+            ("max_stop_bytes", |l| l.max_stop_bytes = FAR),
+            ("max_schema_bytes", |l| l.max_schema_bytes = FAR),
+            ("max_schema_depth", |l| l.max_schema_depth = FAR),
+        ];
+        for (name, change) in changes {
+            let message = refused(change);
+            assert!(message.starts_with(&format!("{name} is ")), "{message}");
+        }
     }
 }

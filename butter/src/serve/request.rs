@@ -56,8 +56,10 @@ pub struct ApiRequest {
     pub stream: bool,
     /// Whether a stream ends with the usage.
     pub include_usage: bool,
-    /// What answers must look like.
-    pub grammar: Option<GrammarSpec>,
+    /// What answers must look like, and the field that says so.
+    pub grammar: Option<(&'static str, GrammarSpec)>,
+    /// Whether answers list their tokens' ids.
+    pub return_token_ids: bool,
     /// What answers may hold beside content.
     pub parts: Parts,
     /// Whether an answer may hold several calls.
@@ -108,7 +110,10 @@ impl ApiRequest {
         let (stream, include_usage) = read_stream(&mut fields)?;
         let salt = fields.string("cache_salt")?.map_or(0, |salt| hash(&salt));
         let receipt = fields.boolean("receipt")?.unwrap_or(false);
-        let mut grammar = read_grammar(&mut fields, endpoint, options)?;
+        // Without a tokenizer the ids are all that an answer can hold.
+        let return_token_ids = fields.boolean("return_token_ids")?;
+        let return_token_ids = return_token_ids.unwrap_or(engine.tokenizer.is_none());
+        let mut grammar = read_grammar(&mut fields, options)?;
         refuse_known(&mut fields, endpoint)?;
 
         let mut parts = Parts::default();
@@ -123,9 +128,10 @@ impl ApiRequest {
                         let reason = "cannot be held beside a required call of a tool";
                         return Err(ApiError::unsupported("response_format", reason));
                     }
-                    grammar = Some(required);
+                    grammar = Some(("tools", required));
                 }
-                let (ids, open) = messages::prompt(&mut fields, engine, tools.list)?;
+                let most = options.max_prompt_bytes;
+                let (ids, open) = messages::prompt(&mut fields, engine, tools.list, most)?;
                 parts.reasoning = engine.reasoning && grammar.is_none();
                 parts.reasoning_open = parts.reasoning && open;
                 vec![Prompt {
@@ -135,9 +141,11 @@ impl ApiRequest {
             }
             Endpoint::Text => read_prompts(&mut fields, engine, options)?,
         };
-        if grammar.is_some() && engine.tokenizer.is_none() {
+        if let Some((field, _)) = &grammar
+            && engine.tokenizer.is_none()
+        {
             let reason = "needs a tokenizer, and the checkpoint has none";
-            return Err(ApiError::unsupported("response_format", reason));
+            return Err(ApiError::unsupported(*field, reason));
         }
         if !stops.is_empty() && engine.tokenizer.is_none() {
             let reason = "needs a tokenizer, and the checkpoint has none";
@@ -167,6 +175,7 @@ impl ApiRequest {
             stream,
             include_usage,
             grammar,
+            return_token_ids,
             parts,
             parallel_calls,
             salt,
@@ -302,15 +311,19 @@ fn read_bias(fields: &mut Fields) -> Result<BTreeMap<u32, f32>, ApiError> {
     }
     map.iter()
         .map(|(token, bias)| {
+            const MOST: f64 = 100.0;
             let wrong = |problem: String| {
                 let token: String = token.chars().take(20).collect();
                 ApiError::field(format!("logit_bias.{token}"), problem)
             };
-            let id = token.parse::<u32>();
-            let id = id.map_err(|_| wrong("is not a token id".to_owned()))?;
-            let value = bias.as_f64().ok_or_else(|| {
+            // Only as a number is written, so that no id is there twice.
+            let id = token.parse::<u32>().ok();
+            let id = id.filter(|id| id.to_string() == *token);
+            let id = id.ok_or_else(|| wrong("is not a token id".to_owned()))?;
+            let value = bias.as_f64().filter(|value| value.abs() <= MOST);
+            let value = value.ok_or_else(|| {
                 wrong(format!(
-                    "is {}, expected a number from -100 to 100",
+                    "is {}, expected a number from -{MOST} to {MOST}",
                     describe(bias)
                 ))
             })?;
@@ -396,10 +409,9 @@ fn read_stream(fields: &mut Fields) -> Result<(bool, bool), ApiError> {
 
 fn read_grammar(
     fields: &mut Fields,
-    endpoint: Endpoint,
     options: &ServeOptions,
-) -> Result<Option<GrammarSpec>, ApiError> {
-    let mut found: Vec<(&str, GrammarSpec)> = Vec::new();
+) -> Result<Option<(&'static str, GrammarSpec)>, ApiError> {
+    let mut found: Vec<(&'static str, GrammarSpec)> = Vec::new();
     if let Some(mut format) = fields.object("response_format")? {
         let kind = format.string("type")?;
         match kind.as_deref() {
@@ -451,9 +463,8 @@ fn read_grammar(
             found.push((name, make(text)));
         }
     }
-    let _ = endpoint;
     match found.len() {
-        0 | 1 => Ok(found.pop().map(|(_, spec)| spec)),
+        0 | 1 => Ok(found.pop()),
         _ => {
             let problem = format!("and `{}` cannot both be held", found[0].0);
             Err(ApiError::field(found[1].0, problem))
@@ -600,7 +611,10 @@ fn refuse_known(fields: &mut Fields, endpoint: Endpoint) -> Result<(), ApiError>
             fields.refuse("audio", &[], "only text is answered")?;
             fields.refuse("prediction", &[], "predicted outputs are not used")?;
             fields.refuse("web_search_options", &[], "there is no search")?;
-            fields.refuse("functions", &[none], "use `tools`")?;
+            if fields.take_equal("functions", &none) {
+                fields.warn("functions", "it is empty; functions come as `tools`");
+            }
+            fields.refuse("functions", &[], "use `tools`")?;
             fields.refuse("function_call", &[json!("none")], "use `tool_choice`")?;
             let reason = "the model decides how much it reasons";
             fields.without_effect("reasoning_effort", reason);
@@ -671,7 +685,10 @@ fn read_prompts(
                 "prompt".to_owned()
             };
             let (ids, text) = match json {
-                Json::String(text) => (engine.encode_prompt(&text, &path)?, text),
+                Json::String(text) => {
+                    let most = options.max_prompt_bytes;
+                    (engine.encode_prompt(&text, &path, most)?, text)
+                }
                 Json::Array(ids) => {
                     let ids = token_ids(&ids, &path, engine.vocab_size)?;
                     let text = engine.tokenizer.as_ref().map(|t| t.decode(&ids));
@@ -683,6 +700,9 @@ fn read_prompts(
                     return Err(ApiError::field(path, problem));
                 }
             };
+            if ids.is_empty() {
+                return Err(ApiError::field(path, "has no tokens"));
+            }
             let echo = if echo { text } else { String::new() };
             Ok(Prompt { ids, echo })
         })

@@ -20,6 +20,7 @@ use tokio::sync::mpsc;
 
 use super::ServerState;
 use super::answer::Answering;
+use super::engine::check_length;
 use super::error::{ApiError, json_response};
 use super::fields::Fields;
 use super::messages;
@@ -189,36 +190,50 @@ async fn model(State(state): Shared, request: Request) -> Result<Response<Body>,
 }
 
 async fn tokenize(State(state): Shared, request: Request) -> Result<Response<Body>, ApiError> {
+    let body = read_body(request, &state).await?;
+    aside(state, move |state| tokenized(parse(&body)?, state)).await
+}
+
+fn tokenized(body: Json, state: &ServerState) -> Result<Response<Body>, ApiError> {
     let engine = &state.engine;
-    let mut fields = Fields::of(read_json(request, &state).await?, "")?;
+    let most = state.options.max_prompt_bytes;
+    let mut fields = Fields::of(body, "")?;
     let _model = fields.string("model")?;
     let ids = match fields.string("prompt")? {
+        Some(_) if fields.take("messages").is_some() => {
+            let problem = "and `prompt` cannot both be tokenized: give one of them";
+            return Err(ApiError::field("messages", problem));
+        }
         Some(text) => {
             let special = fields.boolean("add_special_tokens")?.unwrap_or(true);
             match &engine.tokenizer {
-                Some(tokenizer) if !special => tokenizer
-                    .encode_text(&text)
-                    .map_err(|error| ApiError::field("prompt", error.to_string()))?,
-                _ => engine.encode_prompt(&text, "prompt")?,
+                Some(tokenizer) if !special => {
+                    check_length(&text, "prompt", most)?;
+                    tokenizer
+                        .encode_text(&text)
+                        .map_err(|error| ApiError::field("prompt", error.to_string()))?
+                }
+                _ => engine.encode_prompt(&text, "prompt", most)?,
             }
         }
-        None => messages::prompt(&mut fields, engine, Vec::new())?.0,
+        None => messages::prompt(&mut fields, engine, Vec::new(), most)?.0,
     };
-    let mut answer = json!({
+    let answer = json!({
         "count": ids.len(),
         "max_model_len": engine.scheduler.options().max_positions,
         "tokens": ids,
     });
-    let warnings = fields.finish();
-    if !warnings.is_empty() {
-        answer["warnings"] = warnings.into();
-    }
-    Ok(json_response(StatusCode::OK, &answer))
+    Ok(with_warnings(answer, fields))
 }
 
 async fn detokenize(State(state): Shared, request: Request) -> Result<Response<Body>, ApiError> {
+    let body = read_body(request, &state).await?;
+    aside(state, move |state| detokenized(parse(&body)?, state)).await
+}
+
+fn detokenized(body: Json, state: &ServerState) -> Result<Response<Body>, ApiError> {
     let engine = &state.engine;
-    let mut fields = Fields::of(read_json(request, &state).await?, "")?;
+    let mut fields = Fields::of(body, "")?;
     let _model = fields.string("model")?;
     let ids = fields
         .tokens("tokens", engine.vocab_size)?
@@ -227,12 +242,16 @@ async fn detokenize(State(state): Shared, request: Request) -> Result<Response<B
         let reason = "the checkpoint has no tokenizer";
         return Err(ApiError::unsupported("tokens", reason));
     };
-    let mut answer = json!({"prompt": tokenizer.decode(&ids)});
+    let answer = json!({"prompt": tokenizer.decode(&ids)});
+    Ok(with_warnings(answer, fields))
+}
+
+fn with_warnings(mut answer: Json, fields: Fields) -> Response<Body> {
     let warnings = fields.finish();
     if !warnings.is_empty() {
         answer["warnings"] = warnings.into();
     }
-    Ok(json_response(StatusCode::OK, &answer))
+    json_response(StatusCode::OK, &answer)
 }
 
 async fn chat(State(state): Shared, request: Request) -> Result<Response<Body>, ApiError> {
@@ -254,24 +273,16 @@ async fn complete(
             .code("shutting_down")
             .retry_after(5));
     }
-    let body = read_json(request, &state).await?;
-    if state.options.log_prompts {
-        tracing::info!(%body, "request");
-    }
-    // Templates, tokenizers and grammars take a core for a while: not on the threads that serve
-    // everybody's sockets.
-    let worker = state.clone();
-    let started = tokio::task::spawn_blocking(move || {
-        let parsed = ApiRequest::parse(endpoint, body, &worker.engine, &worker.options)?;
-        Answering::start(worker.engine.clone(), parsed, &worker.options)
-    });
-    let answering = match started.await {
-        Ok(started) => started?,
-        Err(_) => {
-            let message = "the request could not be read: a check failed within the server";
-            return Err(ApiError::new(StatusCode::BAD_REQUEST, message).code("not_readable"));
+    let body = read_body(request, &state).await?;
+    let answering = aside(state.clone(), move |state| {
+        let body = parse(&body)?;
+        if state.options.log_prompts {
+            tracing::info!(%body, "request");
         }
-    };
+        let parsed = ApiRequest::parse(endpoint, body, &state.engine, &state.options)?;
+        Answering::start(state.engine.clone(), parsed, &state.options)
+    })
+    .await?;
     if answering.streams() {
         return Ok(stream(answering));
     }
@@ -285,6 +296,23 @@ async fn complete(
         response.headers_mut().insert("x-request-id", id);
     }
     Ok(response)
+}
+
+/// Runs what takes a core for a while (JSON, templates, tokenizers, grammars) beside the threads
+/// that serve everybody's sockets, as many at once as there are cores.
+async fn aside<T: Send + 'static>(
+    state: Arc<ServerState>,
+    work: impl FnOnce(&ServerState) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let place = state.readers.clone().acquire_owned().await;
+    let worked = tokio::task::spawn_blocking(move || {
+        let _place = place;
+        work(&state)
+    });
+    worked.await.unwrap_or_else(|_| {
+        let message = "the request could not be read: a check failed within the server";
+        Err(ApiError::new(StatusCode::BAD_REQUEST, message).code("not_readable"))
+    })
 }
 
 /// Server-sent events. The task that writes them ends when the client is gone, and with it the
@@ -356,15 +384,19 @@ impl futures_core::Stream for Events {
     }
 }
 
-/// A body of JSON within the limits of size and time.
-async fn read_json(request: Request, state: &ServerState) -> Result<Json, ApiError> {
+/// A body within the limits of size and time.
+async fn read_body(request: Request, state: &ServerState) -> Result<Vec<u8>, ApiError> {
     check_type(request.headers())?;
     let limit = duration(state.options.body_timeout);
     let bytes = tokio::time::timeout(limit, read_bytes(request, state.options.max_body_bytes));
-    let bytes = bytes.await.map_err(|_| {
+    bytes.await.map_err(|_| {
         let message = format!("the body did not come within {} s", limit.as_secs_f64());
         ApiError::new(StatusCode::REQUEST_TIMEOUT, message).code("body_timeout")
-    })??;
+    })?
+}
+
+/// A body's JSON.
+fn parse(bytes: &[u8]) -> Result<Json, ApiError> {
     let wrong =
         |message: String| ApiError::new(StatusCode::BAD_REQUEST, message).code("invalid_json");
     if bytes.is_empty() {
@@ -372,7 +404,7 @@ async fn read_json(request: Request, state: &ServerState) -> Result<Json, ApiErr
             "the body is empty, expected a JSON object".to_owned(),
         ));
     }
-    let text = std::str::from_utf8(&bytes).map_err(|error| {
+    let text = std::str::from_utf8(bytes).map_err(|error| {
         wrong(format!(
             "the body is not UTF-8 from byte {}",
             error.valid_up_to()

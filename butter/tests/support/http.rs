@@ -126,6 +126,7 @@ impl TestServer {
                 .map(|source| ChatTemplate::new(source, None, None).expect("compiles")),
             vocab_size: 259,
             end_of_generation: vec![256],
+            made_of: None,
         });
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
