@@ -117,7 +117,8 @@ macro_rules! settings {
 }
 
 settings! {
-    /// A GGUF file, a folder with one, or a Hugging Face folder.
+    /// A GGUF file, a folder with one, a Hugging Face folder, or a model that `butter pull` has
+    /// fetched, by its name.
     model: PathBuf = PathBuf::new();
     /// Random weights of a named shape instead of a model, to measure the server itself.
     shape: String = String::new();
