@@ -112,13 +112,15 @@ impl AttentionBlock {
         let ones = vec![1.0; config.head_dim];
         let ones = || Tensor::from_f32(device, dtype, &[config.head_dim as u64], &ones);
         let shared_by = (config.head_count / config.kv_head_count) as u32;
-        let sizes = (config.head_dim as u32, BLOCK_SIZE as u32);
-        let (group, group_with_heads) = match device.backend() {
-            Backend::Cpu => (None, None),
-            _ => (
-                group_of(dtype, sizes.0, sizes.1, shared_by),
-                group_with_heads(dtype, sizes.0, sizes.1, shared_by),
-            ),
+        let (head_dim, block_size) = (config.head_dim as u32, BLOCK_SIZE as u32);
+        let group = match device.backend() {
+            Backend::Cpu => None,
+            _ => group_of(dtype, head_dim, block_size, shared_by),
+        };
+        // It needs more shared memory than some other devices have.
+        let group_with_heads = match device.backend() {
+            Backend::Cuda => group_with_heads(dtype, head_dim, block_size, shared_by),
+            _ => None,
         };
         Ok(Self {
             group,
