@@ -47,8 +47,8 @@ pub(super) struct BenchServeArguments {
     #[arg(long, default_value_t = 0.0)]
     temperature: f64,
     /// Seconds that a server may be silent.
-    #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    timeout: u64,
+    #[arg(long, default_value_t = 600, value_parser = count::<1, 86_400>)]
+    timeout: usize,
     /// Seed of lengths, prompts and arrivals.
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -80,7 +80,7 @@ pub(super) fn run(arguments: &BenchServeArguments) -> Result<(), CommandError> {
         option: "bench-serve",
         problem,
     };
-    let server = Server::parse(&arguments.url, arguments.timeout).map_err(wrong)?;
+    let server = Server::parse(&arguments.url, arguments.timeout as u64).map_err(wrong)?;
     let described = server.describe().map_err(wrong)?;
     let named = described["id"].as_str().unwrap_or_default().to_owned();
     let load = Load {

@@ -162,13 +162,14 @@ impl AttentionBlock {
         let ones = vec![1.0; config.head_dim];
         let ones = || Tensor::from_f32(device, dtype, &[config.head_dim as u64], &ones);
         let shared_by = (config.head_count / config.kv_head_count) as u32;
-        let sizes = (config.head_dim as u32, BLOCK_SIZE as u32);
+        let (head_dim, block_size) = (config.head_dim as u32, BLOCK_SIZE as u32);
+        // It needs more shared memory than some other devices have.
         let group_with_heads = match device.backend() {
-            Backend::Cpu => None,
-            _ => group_with_heads(dtype, sizes.0, sizes.1, shared_by),
+            Backend::Cuda => group_with_heads(dtype, head_dim, block_size, shared_by),
+            _ => None,
         };
         Ok(Self {
-            decoder: Decoder::of(&**device, dtype, sizes.0, shared_by),
+            decoder: Decoder::of(&**device, dtype, head_dim, shared_by),
             group_with_heads,
             query,
             key,
