@@ -39,13 +39,15 @@ impl<const HEAD_DIM: u32> Shape<HEAD_DIM> {
     const STRIDE: u32 = (MOST_POSITIONS / Self::KEYS + 1) * Self::KEYS + 20;
 }
 
-/// Whether [`attention_decode_matrix`] has an instance for it; else
+/// Whether [`attention_decode_matrix`] takes layers with so many query heads for a key and value
+/// head; else
 /// [`crate::attention::attention_decode`] is the one to take.
-pub fn has_matrix(scalar: Scalar, head_dim: u32, block_size: u32) -> bool {
+pub fn has_matrix(scalar: Scalar, head_dim: u32, block_size: u32, heads: u32) -> bool {
     matches!(
         (scalar, head_dim),
         (Scalar::F16, 128) | (Scalar::BF16, 64 | 128 | 256)
     ) && block_size.is_multiple_of(RUN)
+        && heads <= HEADS
 }
 
 /// The positions of a split, and the first of its last run. Runs begin at multiples of 16.
@@ -120,12 +122,18 @@ fn load_values<T: Float, const HEAD_DIM: u32>(
 }
 
 /// Attention of single query rows, as [`crate::attention::attention_decode`] with the same
-/// splits, for up to eight query heads of one key and value head at once. Scores and sums are
+/// splits, for the query heads of one key and value head at once, eight at most. Scores and sums are
 /// `f32`; weights are two numbers of the tensors' type each, whose sum has twice its precision.
 #[kernel(
-    grid = [splits, kv_heads * ceil_div(heads / kv_heads, 8), rows],
+    grid = [splits, kv_heads, rows],
     workgroup = 128,
-    requires(heads % kv_heads == 0, block_size % 16 == 0, block_size > 0),
+    requires(
+        heads % kv_heads == 0,
+        kv_heads <= heads,
+        heads / kv_heads <= 8,
+        block_size % 16 == 0,
+        block_size > 0
+    ),
     instances(T = [f16], HEAD_DIM = [128]),
     instances(T = [bf16], HEAD_DIM = [64, 128, 256])
 )]
@@ -156,15 +164,6 @@ pub fn attention_decode_matrix<T: Float, const HEAD_DIM: u32>(
         return;
     }
     let sequence = index_in(sequence, all_sequences);
-    let sharing = heads / kv_heads;
-    let products = sharing.div_ceil(HEADS);
-    let kv_head = group_id(1) / products;
-    let skipped = group_id(1) % products * HEADS;
-    let first_head = kv_head * sharing + skipped;
-    let present = (sharing - skipped).min(HEADS);
-    let (team, lane) = (local_index() / TEAM, local_index() % TEAM);
-    let (line, pair) = (lane / 4, lane % 4);
-    let (part, run) = (team % parts, team / parts);
     let begin = first - first % RUN;
     let span = Span {
         first,
@@ -186,6 +185,12 @@ pub fn attention_decode_matrix<T: Float, const HEAD_DIM: u32>(
         let page = index_in(span.first_page + i, max_blocks);
         block_of[i] = index_in(block_table[[sequence, page]], blocks);
     }
+    let kv_head = group_id(1);
+    let present = heads / kv_heads;
+    let first_head = kv_head * present;
+    let (team, lane) = (local_index() / TEAM, local_index() % TEAM);
+    let (line, pair) = (lane / 4, lane % 4);
+    let (part, run) = (team % parts, team / parts);
     let own_head = line.min(present - 1);
     for c in unroll(0..width / 32) {
         let column = part * (width / 8) + 4 * c + pair;
@@ -362,8 +367,7 @@ pub fn attention_decode_matrix<T: Float, const HEAD_DIM: u32>(
 #[test_kernel(attention_decode_matrix)]
 fn attention_decode_matrix_matches_f64(t: &mut Cases) {
     let head_dim = t.constant("HEAD_DIM") as u64;
-    // Six heads a product and four; then two products, of which the last has one.
-    let shapes = [(1, 6, 1, 4200), (3, 8, 2, 40), (1, 9, 1, 600)];
+    let shapes = [(1, 6, 1, 4200), (3, 8, 2, 40), (1, 8, 1, 600)];
     // A weight is two numbers: at most half an ULP of the second is left, times values of a few
     // deviations.
     let rounding = 4.0 * 2f64.powi(-16);

@@ -3,14 +3,14 @@
 //!
 //! In scratch memory the 32 have 16 rows of `a` and 8 columns of `b`, 16 elements each. Both
 //! barriers stand at every product: one before the elements of the last are overwritten, one
-//! before they are read.
+//! before they are read. Loops around a product are not unrolled.
 
 use std::collections::HashMap;
 
 use iron_ir::entity::{Array, Local, Value};
 use iron_ir::kernel::Space;
 use iron_ir::op::{BinaryOp, BuiltinOp, Unroll};
-use iron_ir::{Kernel, Op, Place, Scalar, Stmt, Type};
+use iron_ir::{Block, Kernel, Op, Place, Scalar, Stmt, Type};
 
 use crate::rewrite::{Builder, rewrite};
 use crate::{Legal, PassError};
@@ -26,12 +26,17 @@ const COLUMNS: u32 = 8;
 
 /// See the module doc.
 pub fn lower_mma(kernel: &mut Kernel, legal: &Legal) -> Result<(), PassError> {
-    let mut found = false;
-    let is_mma = |stmt: &Stmt| matches!(stmt, Stmt::Mma { .. });
-    kernel.body.walk(&mut |stmt, _| found |= is_mma(stmt));
-    if legal.has_mma || !found {
+    if legal.has_mma || !multiplies(&kernel.body) {
         return Ok(());
     }
+    // A product is too much code to be copied out.
+    kernel.body.walk_mut(&mut |stmt, _| {
+        if let Stmt::For { unroll, body, .. } = stmt
+            && multiplies(body)
+        {
+            *unroll = Unroll::Never;
+        }
+    });
     let units = kernel.contract.threads().div_ceil(THREADS);
     let mut scratch: HashMap<Scalar, [Array; 2]> = HashMap::new();
     let mut sums: Option<[Local; 4]> = None;
@@ -59,6 +64,12 @@ pub fn lower_mma(kernel: &mut Kernel, legal: &Legal) -> Result<(), PassError> {
         other => Some(other),
     });
     Ok(())
+}
+
+fn multiplies(block: &Block) -> bool {
+    let mut found = false;
+    block.walk(&mut |stmt, _| found |= matches!(stmt, Stmt::Mma { .. }));
+    found
 }
 
 fn product(

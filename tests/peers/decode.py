@@ -107,7 +107,6 @@ def attention(texts, rows, heads, kv_heads, size, context, block=64):
     decode = texts.get(f"attention_decode_matrix_bf16_HEAD_DIM_{size}")
     if not decode:
         return
-    products = -(-(heads // kv_heads) // 8)
     combine, scale = texts["attention_combine_bf16"], size**-0.5
     moved = 4 * rows * kv_heads * context * size
     count, pages, splits = max(2, -(-ROTATE // moved)), context // block, most_splits(context, size)
@@ -131,7 +130,7 @@ def attention(texts, rows, heads, kv_heads, size, context, block=64):
         peers.append((q[:, :, None], k, v))
     common = dict(rows=rows, heads=heads, blocks=rows * pages, kv_heads=kv_heads, block_size=block, all_sequences=rows,
                   max_blocks=pages, splits=splits, scale=scale, window=0xFFFFFFFF, soft_cap=0.0, head_dim=size)
-    first = [decode.launcher((splits, kv_heads * products, rows), t, **common) for t in sets]
+    first = [decode.launcher((splits, kv_heads, rows), t, **common) for t in sets]
     second = [combine.launcher((-(-size // 64), heads, rows), t, **common) for t in sets]
     first[0](), second[0]()
     worst = 0.0

@@ -69,8 +69,9 @@ impl Decoder {
     /// The fastest that the corpus has for the device, where `shared_by` heads share keys.
     fn of(device: &dyn Device, dtype: Scalar, head_dim: u32, shared_by: u32) -> Self {
         let block_size = BLOCK_SIZE as u32;
-        let by_products = has_tiles(device, dtype) && shared_by > 1;
-        if by_products && has_matrix(dtype, head_dim, block_size) {
+        // Fewer heads leave most columns of a product empty, and have not been measured.
+        let by_products = has_tiles(device, dtype) && shared_by >= 4;
+        if by_products && has_matrix(dtype, head_dim, block_size, shared_by) {
             return Decoder::ByProducts;
         }
         match device.backend() {
