@@ -393,7 +393,7 @@ pub fn split_product_add<T: Float, const HEAD_DIM: u32, const LANES: u32, const 
         &mut parts,
         |o| first + o,
         |j| joined(j * LANES + local_index()),
-        |i| joined(i),
+        joined,
     );
     if local_index() < OUTPUTS {
         let n = first + local_index();
