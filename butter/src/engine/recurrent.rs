@@ -127,8 +127,8 @@ fn segments_of<'s>(step: &'s StepContext<'_>) -> Result<&'s Segments, ModelError
 }
 
 /// Rows of a chunk of a prompt, of at least [`super::route::PROMPT_ROWS`] rows: as many as suit
-/// matrix units, or fit everywhere. `None` where there is no such kernel, and on a processor,
-/// which is faster row after row.
+/// matrix units, or fit everywhere. `None` where there is no such kernel, and on a processor, where
+/// chunks gain little and rows one after the other do not depend on how a prompt is cut.
 fn chunk_rows(device: &dyn Device, dtype: Scalar, config: &GatedDelta) -> Option<u64> {
     match config.key_head_dim {
         _ if device.backend() == Backend::Cpu || !config.value_head_dim.is_multiple_of(8) => None,
