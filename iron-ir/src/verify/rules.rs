@@ -32,7 +32,8 @@ fn kernel(body: &str) -> Kernel {
     text.push_str("  tile !a: shared [f32; 16, 8]\n  tile !b: shared [f32; 8, 24]\n");
     text.push_str("  tile !c: register [f32; 16, 24]\n  tile !row: register [f32; 1, 24]\n");
     text.push_str("  tile !column: register [f32; 16, 1]\n  tile !half: register [f16; 16, 24]\n");
-    text.push_str("  tile !count: register [u32; 16, 24]\n");
+    text.push_str("  tile !count: register [u32; 16, 24]\n  tile !wide: register [f32; 16, 8]\n");
+    text.push_str("  tile !tall: register [f32; 8, 24]\n");
     text.push_str(body);
     text.push_str("\n}\n");
     parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"))
@@ -519,6 +520,8 @@ fn tiles_agree_in_shape_space_and_scalar() {
         ("matmul !c += !b transposed * !a transposed", false),
         ("matmul !half += !a * !b", false),
         ("matmul !a += !a * !b", false),
+        ("matmul !c += !wide * !b", false),
+        ("matmul !c += !a * !tall", false),
         ("tile_copy !half = !c", true),
         ("tile_copy !count = !c", false),
         ("tile_copy !row = !c", false),
@@ -570,6 +573,12 @@ fn tiles_agree_in_shape_space_and_scalar() {
         (map("c", "c", "tile_fill !row = 1.0f32", "f32"), false),
         (map("c", "c", "break", "f32"), false),
         (map("c", "c", "loop {\nbreak\n}", "f32"), true),
+        // The element's own type, whatever is made of it.
+        (
+            "tile_map !c = (%e: f16 = !c) at (%r: u32, %c: u32) {\n%w: f32 = convert %e\nyield %w\n}"
+                .to_owned(),
+            false,
+        ),
         // A loop outside of the map is none of its own.
         (
             format!("loop {{\n{}\nbreak\n}}", map("c", "c", "break", "f32")),
@@ -620,6 +629,12 @@ fn accesses_fit_their_memory() {
         ("store @u32[flat 0u64] = 1i32", true),
         ("store @u32[flat 0u64] = 1i64", false),
         ("store @s[0u32] = 1u32", false),
+        ("%v: u32 = atomic add @u32[0u32], 1u32", true),
+        ("%v: u32 = atomic add @u32[0u64], 1u32", false),
+        ("%v: u32 = atomic add @u32[0u32, 0u32], 1u32", false),
+        ("%v: u32 = atomic add @i32[0u32], 1u32", false),
+        ("%v: u32 = atomic add @s[0u32], 1u32", false),
+        ("%v: u32 = atomic add &shared[0u64], 1u32", false),
         ("%v: u32 = check_index 1u32, 2u32", true),
         ("%v: u64 = check_index 1u32, 2u32", false),
         ("%v: u32 = check_index 1u64, 2u32", false),

@@ -2,6 +2,7 @@
 
 use super::{Fault, lint, uniform_values, verify};
 use crate::parse::parse;
+use crate::print::print;
 
 /// A kernel of 64 threads around a body.
 fn kernel(body: &str) -> crate::Kernel {
@@ -272,8 +273,21 @@ fn uniformity_of_values() {
     yes(
         "$v = 0u32\nfor %k: u32 in 0u32 .. @s {\n%w0: u32 = $v\n%w1: u32 = add %w0, %k\n$v = %w1\n}\n%w: u32 = $v\n%c: bool = eq %w, 1u32",
     );
+    // A tile map's body runs once for each element that a thread holds.
+    no(
+        "$v = 0u32\ntile_map !acc = (%e: f32 = !acc) at (%r: u32, %q: u32) {\n$v = 1u32\nyield %e\n}\n%w: u32 = $v\n%c: bool = eq %w, 1u32",
+    );
+    // What another tensor of the kernel may write is not the same in every thread.
+    yes("%f: f32 = load @x[0u32, 0u32]\n%c: bool = lt %f, 0.0f32");
     yes("store &mine[1u32] = @s\n%w: u32 = load &mine[1u32]\n%c: bool = eq %w, 1u32");
     no("store &mine[1u32] = local_index\n%w: u32 = load &mine[1u32]\n%c: bool = eq %w, 1u32");
+    let aliased = print(&kernel("%f: f32 = load @x[0u32, 0u32]\n%c: bool = lt %f, 0.0f32\nif %c {\nbarrier workgroup shared\n}"))
+        .replace("@y: tensor<f32, [#n, #n], read_write, align 1>", "@y: tensor<f32, [#n, #n], read_write, align 1, alias @x>");
+    let errors = verify(&parse(&aliased).expect("it parses")).expect_err("it may change");
+    assert!(
+        errors.to_string().contains("may differ between threads"),
+        "{errors}"
+    );
     let k = kernel("%u: u32 = add group_id.0, 1u32\n%d: u32 = add local_index, 1u32");
     let uniform = uniform_values(&k);
     let of = |name: &str| {
