@@ -214,8 +214,8 @@ pub fn attention_decode_matrix<T: Float, const HEAD_DIM: u32>(
             let tile = both + half * tile_keys;
             if tile < end {
                 let mut sums = splat4(0.0f32);
-                for c in unroll(0..width / 32) {
-                    for step in unroll(0..2) {
+                for c in 0..width / 32 {
+                    for step in 0..2u32 {
                         let vector = 2 * (half * vectors + 2 * c) + step;
                         let (low, high) = (held.load4(vector), held.load4(vector + 2));
                         sums = mma_16x8x16(low, high, query.load4(2 * c + step), sums);
@@ -315,8 +315,8 @@ pub fn attention_decode_matrix<T: Float, const HEAD_DIM: u32>(
                 let weights = scores.load4(from / 4);
                 let coarse = weights.to::<T>();
                 let fine = (weights - coarse.to_f32()).to::<T>();
-                for u in unroll(0..width / 64) {
-                    for j in unroll(0..4) {
+                for u in 0..width / 64 {
+                    for j in 0..4u32 {
                         let at = (half * vectors + 4 * u) * 8 + 2 * j;
                         let low = vec4(held[at], held[at + 8], held[at + 16], held[at + 24]);
                         let at = at + 1;

@@ -69,8 +69,9 @@ impl Decoder {
     /// The fastest that the corpus has for the device, where `shared_by` heads share keys.
     fn of(device: &dyn Device, dtype: Scalar, head_dim: u32, shared_by: u32) -> Self {
         let block_size = BLOCK_SIZE as u32;
-        // Fewer heads leave most columns of a product empty, and have not been measured.
-        let by_products = has_tiles(device, dtype) && shared_by >= 4;
+        // Fewer heads leave most columns of a product empty, and have not been measured; with
+        // heads of 128 one row of a short context takes longer by products.
+        let by_products = has_tiles(device, dtype) && shared_by >= 4 && head_dim > 128;
         if by_products && has_matrix(dtype, head_dim, block_size, shared_by) {
             return Decoder::ByProducts;
         }
