@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use iron_corpus::decode::JOINED;
 use iron_corpus::grouped_attention::{group_of, group_with_heads};
-use iron_corpus::matrix_attention::has_matrix;
 use iron_ir::Scalar;
 use iron_runtime::{Backend, Device, Tensor};
 
 use super::latent::upload_frequencies;
 use super::matrix::{Family, Matrix, failed, upload_vector};
 use super::plan::{Activation, Operand, Planner};
-use super::route::{Route, has_tiles};
+use super::route::Route;
 use super::state::{BLOCK_SIZE, CacheShape};
 use super::step::{HeldState, StepContext};
 use crate::config::Attention;
@@ -47,61 +46,10 @@ pub struct AttentionBlock {
     keys: Tensor,
     /// As `keys`.
     values: Tensor,
-    /// Of the route `batched`, and of models without the next.
-    decoder: Decoder,
-    /// Heads that share a reading of the cache in the kernel that makes the heads of new rows too,
-    /// on a GPU that has it.
+    /// Query heads that share a reading of the cache, on a GPU that has the kernel.
+    group: Option<u32>,
+    /// The same where that kernel makes the heads of new rows too.
     group_with_heads: Option<u32>,
-}
-
-/// The kernel of rows that attend for themselves.
-#[derive(Clone, Copy)]
-enum Decoder {
-    /// Heads that share keys and values are the columns of matrix products.
-    ByProducts,
-    /// So many heads share a reading of the cache.
-    Grouped(u32),
-    /// Each head reads the cache.
-    Each,
-}
-
-impl Decoder {
-    /// The fastest that the corpus has for the device, where `shared_by` heads share keys.
-    fn of(device: &dyn Device, dtype: Scalar, head_dim: u32, shared_by: u32) -> Self {
-        let block_size = BLOCK_SIZE as u32;
-        // Fewer heads leave most columns of a product empty, and have not been measured; with
-        // heads of 128 one row of a short context takes longer by products.
-        let by_products = has_tiles(device, dtype) && shared_by >= 4 && head_dim > 128;
-        if by_products && has_matrix(dtype, head_dim, block_size, shared_by) {
-            return Decoder::ByProducts;
-        }
-        match device.backend() {
-            Backend::Cpu => Decoder::Each,
-            _ => group_of(dtype, head_dim, block_size, shared_by)
-                .map_or(Decoder::Each, Decoder::Grouped),
-        }
-    }
-
-    /// The kernel and what follows the type in its instance's name.
-    fn kernel(self, head_dim: u64) -> (Family, &'static str, String) {
-        match self {
-            Decoder::ByProducts => (
-                Family::MatrixAttention,
-                "attention_decode_matrix",
-                format!("-HEAD_DIM={head_dim}"),
-            ),
-            Decoder::Grouped(group) => (
-                Family::GroupedAttention,
-                "attention_decode_grouped",
-                format!("-HEAD_DIM={head_dim}-GROUP={group}"),
-            ),
-            Decoder::Each => (
-                Family::Attention,
-                "attention_decode",
-                format!("-HEAD_DIM={head_dim}"),
-            ),
-        }
-    }
 }
 
 /// The tensors of [`AttentionBlock::record_stacked`].
@@ -165,13 +113,17 @@ impl AttentionBlock {
         let ones = || Tensor::from_f32(device, dtype, &[config.head_dim as u64], &ones);
         let shared_by = (config.head_count / config.kv_head_count) as u32;
         let (head_dim, block_size) = (config.head_dim as u32, BLOCK_SIZE as u32);
+        let group = match device.backend() {
+            Backend::Cpu => None,
+            _ => group_of(dtype, head_dim, block_size, shared_by),
+        };
         // It needs more shared memory than some other devices have.
         let group_with_heads = match device.backend() {
             Backend::Cuda => group_with_heads(dtype, head_dim, block_size, shared_by),
             _ => None,
         };
         Ok(Self {
-            decoder: Decoder::of(&**device, dtype, head_dim, shared_by),
+            group,
             group_with_heads,
             query,
             key,
@@ -321,9 +273,7 @@ impl AttentionBlock {
         projected: &Activation,
         stacked: &Stacked<'_>,
     ) -> Option<[Activation; 2]> {
-        let group = self
-            .group_with_heads(planner.route)
-            .filter(|_| step.key.is_apart)?;
+        let group = self.group_with_heads.filter(|_| step.key.is_apart)?;
         let [partial, stats] = self.split_outputs(planner, step, projected.shape()[0]);
         let mut operands = self.new_heads(step, projected, stacked).to_vec();
         operands.extend([
@@ -365,20 +315,6 @@ impl AttentionBlock {
         ]
     }
 
-    /// The kernel of a route's rows that attend for themselves. Every step of a model takes the
-    /// same arithmetic: that of the kernel that makes heads too, where the route has it.
-    fn decoder(&self, route: Route) -> Decoder {
-        self.group_with_heads(route)
-            .map_or(self.decoder, Decoder::Grouped)
-    }
-
-    /// See the field. Many rows gain more by matrix units than by a launch less.
-    fn group_with_heads(&self, route: Route) -> Option<u32> {
-        let by_products = matches!(self.decoder, Decoder::ByProducts);
-        self.group_with_heads
-            .filter(|_| route != Route::Batched || !by_products)
-    }
-
     fn magnitude(&self) -> f32 {
         let rope = self.config.rope.as_ref();
         rope.map_or(1.0, |rope| rope.magnitude())
@@ -390,7 +326,7 @@ impl AttentionBlock {
         let [outputs, inner] = [0, 1].map(|axis| w.shape()[axis]);
         // Every workgroup joins the splits again: more of them than run at once lose by it.
         let most_outputs = 1024;
-        self.group_with_heads(route).is_some()
+        self.group_with_heads.is_some()
             && splits <= JOINED as usize
             && outputs <= most_outputs
             && route.dense_lanes(inner) == 256
@@ -541,7 +477,18 @@ impl AttentionBlock {
             self.window().into(),
             self.config.soft_cap.unwrap_or(0.0).into(),
         ];
-        let (family, kernel, suffix) = self.decoder(planner.route).kernel(head_dim);
+        let (family, kernel, suffix) = match self.group {
+            Some(group) => (
+                Family::GroupedAttention,
+                "attention_decode_grouped",
+                format!("-HEAD_DIM={head_dim}-GROUP={group}"),
+            ),
+            None => (
+                Family::Attention,
+                "attention_decode",
+                format!("-HEAD_DIM={head_dim}"),
+            ),
+        };
         planner.launch(family, kernel, &suffix, operands);
         self.combine(planner, step, [&partial, &stats], attended);
     }
