@@ -50,7 +50,7 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<Exit, ToolError> 
             tiers.push(cargo_tier(
                 workspace,
                 "crate tests (nextest)",
-                &["nextest", "run", "--workspace"],
+                &["nextest", "run", "--workspace", "--no-fail-fast"],
             ));
             tiers.push(cargo_tier(
                 workspace,
