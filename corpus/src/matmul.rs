@@ -179,7 +179,7 @@ pub fn linear_skinny<T: Float, const ROWS: u32>(
 }
 
 /// [`linear_skinny`] in parts of the inner dimension, for weights of few columns:
-/// `partial[p, r, n]` is the sum over part `p`, a multiple of [`PART_STEPS`] steps;
+/// `partial[p, r, n]` is the sum over part `p`, a multiple of `PART_STEPS` steps;
 /// [`parts_of`] gives their number. [`join_rms_norm`](crate::norm::join_rms_norm) adds them in
 /// order.
 #[kernel(
