@@ -109,8 +109,7 @@ pub(super) fn run(arguments: &BenchArguments) -> Result<(), CommandError> {
         cache_positions: plan.cache_positions(crate::engine::BLOCK_SIZE),
     };
     let mut model = DeviceModel::of_weights(device, &source.config, &source.weights, options)?;
-    let many = || Route::of_many(&**model.device(), options.dtype);
-    let own = || if batch > 1 { many() } else { model.route() };
+    let own = || Route::of_company(&**model.device(), options.dtype, batch);
     let route = route.unwrap_or_else(own);
     model.set_route(route)?;
     let load_seconds = start.elapsed().as_secs_f64();

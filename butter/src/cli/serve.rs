@@ -175,7 +175,8 @@ fn load(source: Source, options: &ServeOptions) -> Result<Engine, CommandError> 
     );
     let make = move || {
         let device = open_device(backend)?;
-        let route = route.unwrap_or_else(|| Route::of_many(&*device, engine_options.dtype));
+        let (dtype, sequences) = (engine_options.dtype, engine_options.max_sequences);
+        let route = route.unwrap_or_else(|| Route::of_company(&*device, dtype, sequences));
         let mut model = DeviceModel::of_weights(device, &config, &weights, engine_options)?;
         model.set_route(route)?;
         Ok(Box::new(model) as Box<dyn Model>)

@@ -41,10 +41,10 @@ impl Route {
         }
     }
 
-    /// The route that suits a device for requests in company, with activations of `dtype`:
-    /// [`Self::Batched`] where it has matrix units, the device's own otherwise.
-    pub fn of_many(device: &dyn Device, dtype: Scalar) -> Route {
-        if has_tiles(device, dtype) {
+    /// The route that suits a device for up to `sequences` in company, with activations of `dtype`:
+    /// [`Self::Batched`] for several where it has matrix units, the device's own otherwise.
+    pub fn of_company(device: &dyn Device, dtype: Scalar, sequences: usize) -> Route {
+        if sequences > 1 && has_tiles(device, dtype) {
             Route::Batched
         } else {
             Route::of(device)
