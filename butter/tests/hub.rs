@@ -436,6 +436,25 @@ fn a_server_that_cannot_go_on_sends_the_whole_again() {
 }
 
 #[test]
+fn a_server_that_begins_again_and_again_is_given_up() {
+    let cache = tempfile::tempdir().expect("a folder");
+    let hub = usual(|asked, before| {
+        if asked.path != file_path("model.safetensors") {
+            return None;
+        }
+        Some(match before % 2 {
+            0 => Answer::new(200, weights()).cut(150_000),
+            _ => Answer::new(416, ""),
+        })
+    });
+    let line = error_line(&butter(&hub, cache.path(), &["pull", "org/tiny"]));
+    assert!(line.contains("the transfer ended after "), "{line}");
+    let weights = file_path("model.safetensors");
+    let asked = hub.paths().into_iter().filter(|path| *path == weights);
+    assert_eq!(asked.count(), 6);
+}
+
+#[test]
 fn a_file_that_is_not_the_listed_one_is_refused_and_removed() {
     let mut wrong = weights();
     wrong[150_000] ^= 1;

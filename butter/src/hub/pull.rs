@@ -156,6 +156,8 @@ impl Hub {
             have = 0;
         }
         let (mut fetched, mut attempts) = (0, 0);
+        // What counts as progress: a server that makes it begin again must not keep it at it.
+        let mut furthest = have;
         while have < file.size {
             let before = have;
             let mut on_bytes = |have| {
@@ -180,7 +182,8 @@ impl Hub {
                 }) if status >= 500 => Some(format!("status {status}, {problem}")),
                 Err(error) => return Err(error),
             };
-            attempts = if have > before { 0 } else { attempts + 1 };
+            attempts = if have > furthest { 0 } else { attempts + 1 };
+            furthest = furthest.max(have);
             if let Some(problem) = ended.filter(|_| attempts >= MOST_ATTEMPTS) {
                 return Err(HubError::Cut {
                     file: file.name.clone(),
