@@ -153,6 +153,10 @@ fn load(source: Source, options: &ServeOptions) -> Result<Engine, CommandError> 
             (default_name(&path), checkpoint.config, checkpoint.weights)
         }
         Weights::Random(shape) => {
+            if !options.chat_template.as_os_str().is_empty() {
+                let problem = "a chat template makes text, and a shape has no tokenizer for it";
+                return Err(wrong(problem.to_owned()));
+            }
             let made_of = format!("random, seed {SEED}");
             tracing::warn!("serving {made_of}: the answers mean nothing");
             parts.made_of = Some(made_of);

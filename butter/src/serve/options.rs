@@ -84,7 +84,9 @@ macro_rules! settings {
                 let list = |name: &str| {
                     let items = get(name)?;
                     let items = items.split(',').map(str::trim);
-                    Some(items.filter(|item| !item.is_empty()).map(str::to_owned).collect())
+                    let items = items.filter(|item| !item.is_empty()).map(str::to_owned);
+                    // One that names nothing says nothing: it must not take away a file's keys.
+                    Some(items.collect::<Vec<_>>()).filter(|items| !items.is_empty())
                 };
                 Ok(Layer {
                     $($name: from_variable(&get, stringify!($name))?,)*
@@ -290,15 +292,58 @@ fn read_file(path: &Path) -> Result<Layer, OptionsError> {
         path: path.to_owned(),
         source,
     })?;
-    toml::from_str(&text).map_err(|error| OptionsError::File {
-        path: path.to_owned(),
-        problem: error.to_string().trim().replace('\n', " "),
+    toml::from_str(&text).map_err(|error| {
+        // Neither the text, which may hold keys, nor values of a wrong type, which are quoted.
+        let line = error.span().map_or(1, |span| {
+            text[..span.start.min(text.len())].matches('\n').count() + 1
+        });
+        let message = error.message().lines().next().unwrap_or_default();
+        let message = match message.split_once(": string \"") {
+            Some((kind, rest)) => {
+                let expected = rest
+                    .rsplit_once("\", ")
+                    .map_or("", |(_, expected)| expected);
+                format!("{kind}: a string, {expected}")
+            }
+            None => message.to_owned(),
+        };
+        OptionsError::File {
+            path: path.to_owned(),
+            problem: format!("line {line}: {message}"),
+        }
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_variable_that_names_nothing_takes_no_keys_away() {
+        for empty in ["", " ", ", ,"] {
+            let only = |name: &str| (name == "BUTTER_API_KEYS").then(|| empty.to_owned());
+            let layer = Layer::from_environment(only).expect("lists have no wrong form");
+            assert!(layer.api_keys.is_none(), "{empty:?}");
+        }
+    }
+
+    #[test]
+    fn an_error_in_a_file_names_its_line_and_never_quotes_a_key() {
+        let path = std::env::temp_dir().join(format!("butter-{}.toml", std::process::id()));
+        for text in [
+            "port = 1\napi_keys = \"sk-secret\"",
+            "\napi_keys = [\"sk-secret\", 1]",
+        ] {
+            std::fs::write(&path, text).expect("written");
+            let error = read_file(&path).expect_err("a wrong type").to_string();
+            assert!(
+                !error.contains("secret") && !error.contains('\n'),
+                "{error}"
+            );
+            assert!(error.contains("line 2: invalid type"), "{error}");
+        }
+        std::fs::remove_file(&path).expect("removed");
+    }
 
     #[test]
     fn a_flag_is_above_the_environment_and_that_above_the_file() {

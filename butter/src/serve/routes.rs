@@ -180,13 +180,28 @@ async fn models(State(state): Shared) -> Response<Body> {
 }
 
 async fn model(State(state): Shared, request: Request) -> Result<Response<Body>, ApiError> {
-    let name = request.uri().path().trim_start_matches("/v1/models/");
-    if name == state.engine.name {
+    let path = request.uri().path();
+    let name = percent_decoded(path.trim_start_matches("/v1/models/"));
+    if name == state.engine.name.as_bytes() {
         let model = state.engine.description(state.options.default_max_tokens);
         return Ok(json_response(StatusCode::OK, &model));
     }
     let message = format!("this model is not served here, {:?} is", state.engine.name);
     Err(ApiError::new(StatusCode::NOT_FOUND, message).code("model_not_found"))
+}
+
+/// The bytes that a part of a path stands for: clients encode what names have, as `/`.
+fn percent_decoded(text: &str) -> Vec<u8> {
+    let digit = |byte: Option<&u8>| (*byte? as char).to_digit(16);
+    let (bytes, mut decoded, mut i) = (text.as_bytes(), Vec::new(), 0);
+    while i < bytes.len() {
+        let code = (bytes[i] == b'%')
+            .then(|| Some(digit(bytes.get(i + 1))? * 16 + digit(bytes.get(i + 2))?))
+            .flatten();
+        decoded.push(code.map_or(bytes[i], |code| code as u8));
+        i += if code.is_some() { 3 } else { 1 };
+    }
+    decoded
 }
 
 async fn tokenize(State(state): Shared, request: Request) -> Result<Response<Body>, ApiError> {
