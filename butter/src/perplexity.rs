@@ -205,6 +205,16 @@ fn each_prediction<const N: usize>(
             reference: other.vocab_size(),
         });
     }
+    // All before the first window is computed: a place is one of the text, not of its window.
+    let vocab_size = models[0].vocab_size();
+    let unknown = ids.iter().position(|&id| id as usize >= vocab_size);
+    if let Some(place) = unknown {
+        return Err(GenerateError::Token {
+            token: ids[place],
+            place,
+            vocab_size,
+        });
+    }
     let contexts = models.iter().map(|model| model.context_length());
     let window = window.clamp(2, contexts.min().unwrap_or(2).max(2));
     let mut start = 0;
@@ -226,16 +236,6 @@ fn each_of_window<const N: usize>(
     // The last token is predicted and does not enter.
     let entering = &ids[..ids.len() - 1];
     check_prompt(models[0], entering)?;
-    if let Some(&token) = ids
-        .last()
-        .filter(|&&id| id as usize >= models[0].vocab_size())
-    {
-        return Err(GenerateError::Token {
-            token,
-            place: ids.len() - 1,
-            vocab_size: models[0].vocab_size(),
-        });
-    }
     let mut sequences: Vec<SequenceId> = Vec::new();
     let mut opened = Ok(());
     for model in models.iter_mut() {

@@ -144,7 +144,7 @@ fn hostile_values_are_refused_in_one_line_that_names_the_flag() {
     const HUGE: &str = "18446744073709551615";
     let bench = ["bench", "--shape", "tiny"];
     let generate = ["generate", "--model", &path, "--prompt-ids", "1"];
-    let cases: [(&[&str], &str, &str); 21] = [
+    let cases: [(&[&str], &str, &str); 22] = [
         (&bench, "--contexts", HUGE),
         (&bench, "--contexts", "0"),
         (&bench, "--tokens", HUGE),
@@ -161,6 +161,7 @@ fn hostile_values_are_refused_in_one_line_that_names_the_flag() {
         (&["bench-serve"], "--prompt-tokens", HUGE),
         (&["bench-serve"], "--clients", "0"),
         (&["bench-serve"], "--rate", "nan"),
+        (&["bench-serve"], "--temperature", "nan"),
         (&["bench-serve"], "--rate", "1e-300"),
         (&generate, "--max-tokens", HUGE),
         (&generate, "--stop", ""),

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde_json::{Value as Json, json};
 
-use super::limits::{POSITIONS, REPETITIONS, SEQUENCES, count, counts, rate};
+use super::limits::{POSITIONS, REPETITIONS, SEQUENCES, count, counts, rate, temperature};
 use super::{CommandError, write_file};
 use crate::sampler::uniform;
 
@@ -44,7 +44,7 @@ pub(super) struct BenchServeArguments {
     #[arg(long, default_value = "64", value_parser = counts::<1, POSITIONS>)]
     answer_tokens: (usize, usize),
     /// Temperature of the answers: above 0 the server samples, each request with its own seed.
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, value_parser = temperature, allow_negative_numbers = true)]
     temperature: f64,
     /// Seconds that a server may be silent.
     #[arg(long, default_value_t = 600, value_parser = count::<1, 86_400>)]

@@ -63,6 +63,15 @@ pub(super) fn rate(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Parses a temperature that the server takes.
+pub(super) fn temperature(text: &str) -> Result<f64, String> {
+    const RANGE: RangeInclusive<f64> = 0.0..=100.0;
+    match text.trim().parse::<f64>() {
+        Ok(temperature) if RANGE.contains(&temperature) => Ok(temperature),
+        _ => Err("it must be from 0 to 100".to_owned()),
+    }
+}
+
 /// Parses a text that has at least one character.
 pub(super) fn some_text(text: &str) -> Result<String, String> {
     if text.is_empty() {

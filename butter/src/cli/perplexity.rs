@@ -16,6 +16,7 @@ use super::{
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::engine::{DeviceModel, Route};
 use crate::generate::GenerateError;
+use crate::model::Model;
 use crate::perplexity::{Comparison, compare, perplexity};
 use crate::tokenizer::TokenizerError;
 
@@ -92,7 +93,8 @@ pub(super) fn run(arguments: &PerplexityArguments) -> Result<(), CommandError> {
         }
     }
     let mut model = load_on_route(&arguments.run, &checkpoint, route)?;
-    let window = arguments.window.min(super::MOST_CACHED_POSITIONS);
+    let context = model.context_length().min(super::MOST_CACHED_POSITIONS);
+    let window = arguments.window.min(context);
     let named = |error| arguments.text.named(error);
     let mut out = std::io::stdout().lock();
     let Some((other, run)) = other else {
