@@ -4,7 +4,8 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, value_parser};
+use iron_ir::Scalar;
 use iron_runtime::Backend;
 
 use crate::{bench, check, explain, list, test};
@@ -42,7 +43,7 @@ pub(crate) struct Selection {
     #[arg(long, short)]
     pub filter: Option<String>,
     /// Only instances with this element type.
-    #[arg(long)]
+    #[arg(long, value_parser = parse_dtype)]
     pub dtype: Option<String>,
     /// Backends, separated by commas or given repeatedly.
     #[arg(long, short, value_delimiter = ',', value_parser = parse_backend)]
@@ -72,7 +73,7 @@ pub(crate) struct CheckOptions {
     #[arg(long, short)]
     pub filter: Option<String>,
     /// Only instances with this element type.
-    #[arg(long)]
+    #[arg(long, value_parser = parse_dtype)]
     pub dtype: Option<String>,
     /// Lanes of a subgroup: 4, 8, 16, 32 or 64, separated by commas or given repeatedly.
     #[arg(long, value_delimiter = ',', default_value = "32", value_parser = parse_width)]
@@ -125,10 +126,10 @@ pub(crate) struct BenchOptions {
     #[arg(long, default_value_t = 1, value_parser = parse_seed)]
     pub seed: u64,
     /// Launches before the clock starts.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = value_parser!(u32).range(0..=MOST_LAUNCHES))]
     pub warm_up: u32,
     /// Launches measured; with `--rotate`, replays of the chain.
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = 20, value_parser = value_parser!(u32).range(1..=MOST_LAUNCHES))]
     pub repetitions: u32,
     /// Measures in a recorded chain of launches that take copies of the arguments in turn, of at
     /// least this many bytes together (300000000 passes an H200's caches); 0 measures launches
@@ -170,6 +171,20 @@ fn parse_width(text: &str) -> Result<u32, String> {
     lanes
         .filter(allowed)
         .ok_or_else(|| format!("`{text}` is no subgroup width; there are 4, 8, 16, 32 and 64"))
+}
+
+/// Most launches that a bench measures: each is an entry of a list.
+const MOST_LAUNCHES: i64 = 1_000_000;
+
+/// An element type by its name. A wrong one must not select the kernels without type parameters.
+pub(crate) fn parse_dtype(text: &str) -> Result<String, String> {
+    match Scalar::from_name(text) {
+        Some(_) => Ok(text.to_owned()),
+        None => {
+            let names = Scalar::ALL.map(Scalar::name).join(", ");
+            Err(format!("`{text}` is no element type; there are {names}"))
+        }
+    }
 }
 
 fn parse_seed(text: &str) -> Result<u64, String> {

@@ -9,6 +9,7 @@ use iron_passes::Legal;
 use serde::Serialize;
 
 use crate::command::Ending;
+use crate::command::parse_dtype;
 use crate::report::print_json;
 use crate::select::{full_name, nearest};
 use crate::test::Subjects;
@@ -52,7 +53,7 @@ pub(crate) struct ExplainOptions {
     #[arg(long)]
     instance: Option<String>,
     /// The first instance with this element type.
-    #[arg(long)]
+    #[arg(long, value_parser = parse_dtype)]
     dtype: Option<String>,
     /// What to print.
     #[arg(long, value_enum, default_value_t = Form::Ir)]
@@ -120,6 +121,8 @@ pub(crate) fn explain(options: &ExplainOptions) -> Ending {
     }
     let sections = match &options.after {
         Some(pass) => after(&subject.kernel, &legal, pass),
+        // A profile says which passes there are; the text in IR is the kernel as built.
+        None if matches!(options.target, Form::Ir) => code(&subject.kernel, None),
         None => code(&subject.kernel, profile.as_ref()),
     };
     let (sections, failed) = match sections {
