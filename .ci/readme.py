@@ -60,6 +60,7 @@ def main():
             environment = dict(os.environ)
             if inside:
                 environment["CARGO_TARGET_DIR"] = str(target / "readme")
+                environment["CARGO_PROFILE_DEV_DEBUG"] = "0"
             finished = run(text, crate if inside else root, environment)
             print("\n".join(finished.stdout.splitlines()[-12:]), flush=True)
             ran += 1
