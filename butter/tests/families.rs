@@ -77,8 +77,8 @@ families! {
     nemotron_h: 1e-3,
 }
 
-/// The families whose slower checks run on `vulkan` too: one of each kind of graph.
-const ON_VULKAN: [&str; 6] = [
+/// One family of each kind of graph: their slower checks run on `vulkan` too, and in `bf16`.
+const EACH_GRAPH: [&str; 6] = [
     "llama",
     "qwen3",
     "gemma3",
@@ -89,7 +89,7 @@ const ON_VULKAN: [&str; 6] = [
 
 /// Runs a slower `check` of a family on every backend asked for.
 fn slowly_on_backends(family: &str, check: impl Fn(Backend)) {
-    let default = if ON_VULKAN.contains(&family) {
+    let default = if EACH_GRAPH.contains(&family) {
         "cpu,vulkan"
     } else {
         "cpu"
@@ -255,7 +255,7 @@ fn outputs_are_the_references(family: &str, bound: f32) {
 /// does to these weights.
 #[test]
 fn outputs_in_bf16_lie_as_near_as_pytorchs() {
-    for family in ON_VULKAN {
+    for family in EACH_GRAPH {
         let checkpoint = checkpoint(family);
         let goldens = json(&data(&format!("models/{family}/goldens.json")));
         let theirs = prompts(&goldens).iter().flat_map(|prompt| {
