@@ -290,6 +290,18 @@ fn a_model_is_fetched_once_and_then_found_by_its_name_without_the_network() {
         let output = butter_with(&hub.url, cache.path(), arguments, set);
         assert_eq!(folder(&output), path);
     }
+    let output = butter(
+        &hub,
+        cache.path(),
+        &["pull", "org/tiny", "--offline", "--include", "notes/*"],
+    );
+    let listed = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(folder(&output), path);
+    assert!(listed.contains("notes/readme.txt: 5 bytes"), "{listed}");
+    assert!(!listed.contains("config.json"), "{listed}");
+    let wrong = ["pull", "org/tiny", "--offline", "--include", "*.bin"];
+    let line = error_line(&butter(&hub, cache.path(), &wrong));
+    assert!(line.contains("no file is named `*.bin`"), "{line}");
     let output = butter(&hub, cache.path(), &["pull", "org/other", "--offline"]);
     assert!(error_line(&output).contains("org/other is not in "));
 

@@ -605,6 +605,14 @@ fn tokens_metrics_and_receipts() {
         &json!({"prompt": "<|end|>", "add_special_tokens": false}),
     );
     assert_eq!(text.json()["count"], 7);
+    for (path, field) in [("/tokenize", "prompt"), ("/detokenize", "tokens")] {
+        let wrong = server.post(path, &json!({"model": "another", field: "a"}));
+        assert_eq!(
+            (wrong.status, wrong.error().2.as_str()),
+            (404, "model"),
+            "{path}"
+        );
+    }
     let both = json!({"prompt": "a", "messages": [{"role": "user", "content": "a"}]});
     let error = server.post("/tokenize", &both);
     assert_eq!(error.error().2, "messages");

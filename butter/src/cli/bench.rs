@@ -7,7 +7,9 @@ use std::time::Instant;
 use clap::Args;
 
 use super::limits::{POSITIONS, REPETITIONS, ROWS, SEQUENCES, count, model_path};
-use super::{ActivationType, Backend, CommandError, open_device, route_of, write_file};
+use super::{
+    ActivationType, Backend, CommandError, open_device, report_file::ReportFile, route_of,
+};
 use crate::bench::{BenchPlan, BenchReport};
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
@@ -99,6 +101,8 @@ pub(super) fn run(arguments: &BenchArguments) -> Result<(), CommandError> {
             ),
         });
     }
+    let json = ReportFile::open(arguments.json.as_deref())?;
+    let markdown = ReportFile::open(arguments.markdown.as_deref())?;
     let device = open_device(arguments.backend)?;
     let batch = plan.batches.iter().copied().max().unwrap_or(1).max(1);
     let options = EngineOptions {
@@ -131,13 +135,13 @@ pub(super) fn run(arguments: &BenchArguments) -> Result<(), CommandError> {
         measurements,
         profiles,
     };
-    if let Some(path) = &arguments.json {
+    if let Some(file) = json {
         let mut text = serde_json::to_string_pretty(&report).map_err(std::io::Error::other)?;
         text.push('\n');
-        write_file(path, &text)?;
+        file.write(&text)?;
     }
-    match &arguments.markdown {
-        Some(path) => write_file(path, &report.markdown())?,
+    match markdown {
+        Some(file) => file.write(&report.markdown())?,
         None => std::io::stdout().write_all(report.markdown().as_bytes())?,
     }
     Ok(())

@@ -13,7 +13,7 @@ use clap::Args;
 use serde_json::{Value as Json, json};
 
 use super::limits::{POSITIONS, REPETITIONS, SEQUENCES, count, counts, rate, temperature};
-use super::{CommandError, write_file};
+use super::{CommandError, report_file::ReportFile};
 use crate::sampler::uniform;
 
 #[derive(Args, Debug)]
@@ -81,6 +81,8 @@ pub(super) fn run(arguments: &BenchServeArguments) -> Result<(), CommandError> {
         problem,
     };
     let server = Server::parse(&arguments.url, arguments.timeout as u64).map_err(wrong)?;
+    let json_file = ReportFile::open(arguments.json.as_deref())?;
+    let markdown_file = ReportFile::open(arguments.markdown.as_deref())?;
     let described = server.describe().map_err(wrong)?;
     let named = described["id"].as_str().unwrap_or_default().to_owned();
     let load = Load {
@@ -107,12 +109,12 @@ pub(super) fn run(arguments: &BenchServeArguments) -> Result<(), CommandError> {
         .into_inner()
         .unwrap_or_else(PoisonError::into_inner);
     let report = report(arguments, &load.model, &done, &failed, seconds);
-    match &arguments.markdown {
-        Some(path) => write_file(path, &markdown(&report))?,
+    match markdown_file {
+        Some(file) => file.write(&markdown(&report))?,
         None => std::io::stdout().write_all(markdown(&report).as_bytes())?,
     }
-    if let Some(path) = &arguments.json {
-        write_file(path, &format!("{report:#}\n"))?;
+    if let Some(file) = json_file {
+        file.write(&format!("{report:#}\n"))?;
     }
     match failed.first() {
         Some(error) => Err(wrong(format!(

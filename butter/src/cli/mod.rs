@@ -16,6 +16,7 @@ mod limits;
 mod logits;
 mod perplexity;
 mod pull;
+mod report_file;
 mod serve;
 
 use std::collections::BTreeSet;
@@ -476,13 +477,6 @@ fn check_answer(answer: &Answer) -> Result<(), CommandError> {
         Some(error) => Err(CommandError::Answer(error.clone())),
         None => Ok(()),
     }
-}
-
-fn write_file(path: &Path, text: &str) -> Result<(), CommandError> {
-    std::fs::write(path, text).map_err(|error| CommandError::File {
-        path: path.to_owned(),
-        problem: format!("cannot be written: {error}"),
-    })
 }
 
 fn read_file(path: &Path) -> Result<Vec<u8>, CommandError> {

@@ -10,8 +10,8 @@ use serde_json::{Value as Json, json};
 
 use super::limits::{POSITIONS, count, model_path};
 use super::{
-    ActivationType, Activations, Backend, CommandError, RunArguments, load, read_file, route_of,
-    write_file,
+    ActivationType, Activations, Backend, CommandError, RunArguments, load, read_file,
+    report_file::ReportFile, route_of,
 };
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::engine::{DeviceModel, Route};
@@ -80,6 +80,7 @@ struct TextArguments {
 
 pub(super) fn run(arguments: &PerplexityArguments) -> Result<(), CommandError> {
     let route = route_of("--route", arguments.route.as_deref())?;
+    let predictions = ReportFile::open(arguments.predictions.as_deref())?;
     let checkpoint = Checkpoint::open(&arguments.run.model)?;
     let ids = arguments.text.ids(&checkpoint)?;
     let other = arguments.comparison.reference(&arguments.run);
@@ -118,8 +119,8 @@ pub(super) fn run(arguments: &PerplexityArguments) -> Result<(), CommandError> {
     let route = route_of("--compare-route", arguments.comparison.route.as_deref())?;
     let mut reference = load_on_route(&run, &other, route)?;
     let found = compare(&mut model, &mut reference, &ids, window).map_err(named)?;
-    if let Some(path) = &arguments.predictions {
-        write_file(path, &table(&found))?;
+    if let Some(file) = predictions {
+        file.write(&table(&found))?;
     }
     if arguments.json {
         let mut line = serde_json::to_value(&found).map_err(std::io::Error::other)?;

@@ -27,7 +27,7 @@ pub(super) struct PullArguments {
     #[arg(long, value_name = "GLOB", value_parser = some_text)]
     include: Vec<String>,
     /// A folder for the files, instead of the cache.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", conflicts_with = "offline")]
     to: Option<PathBuf>,
     /// Use no network: say where the model lies, if it was fetched.
     #[arg(long)]

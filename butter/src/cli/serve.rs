@@ -15,7 +15,7 @@ use crate::model::Model;
 use crate::scheduler::{PrefixReuse, SchedulerOptions, SchedulerThread};
 use crate::serve::Server;
 use crate::serve::engine::{Engine, EngineParts};
-use crate::serve::options::{Layer, ServeOptions, duration};
+use crate::serve::options::{Layer, ServeOptions, duration, unknown_variables};
 use crate::shapes::Shape;
 use crate::tokenizer::Tokenizer;
 
@@ -34,6 +34,7 @@ pub(super) fn run(arguments: &ServeArguments) -> Result<(), CommandError> {
         ServeOptions::from_sources(arguments.settings.clone(), arguments.config.as_deref())
             .map_err(|error| wrong(error.to_string()))?;
     log_to_standard_error();
+    warn_of_unknown_variables();
     let source = Source::of(&options)?;
     let workers = std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 8));
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -304,6 +305,16 @@ fn log_to_standard_error() {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .try_init();
+}
+
+/// A misspelled setting would be ignored without a word.
+fn warn_of_unknown_variables() {
+    let names: Vec<String> = std::env::vars_os()
+        .filter_map(|(name, _)| name.into_string().ok())
+        .collect();
+    for name in unknown_variables(names.iter().map(String::as_str)) {
+        tracing::warn!("{name} sets nothing; `butter serve --help` lists the settings");
+    }
 }
 
 /// Waits for Ctrl-C or a request to end.

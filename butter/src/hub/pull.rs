@@ -68,7 +68,7 @@ impl Hub {
     ///
     /// A transfer that ends early goes on from where it ended, at once and by the next call. Files
     /// that the hub keeps outside git (weights) must have the SHA-256 of its list, all files its
-    /// length. Offline, the result is what was fetched before.
+    /// length. Offline, the result is what the cache has of them.
     pub fn pull(
         &self,
         request: &Request<'_>,
@@ -81,10 +81,24 @@ impl Hub {
                 repository: repository.clone(),
                 cache: self.cache.clone(),
             })?;
+            let mut cached = Vec::new();
+            list_files(&folder, "", &mut cached)?;
+            // What is there of a checkpoint may be what earlier calls chose.
+            let mut files = Vec::new();
+            for file in match request.include {
+                [] => cached.iter().collect(),
+                include => choose(repository, &cached, include)?,
+            } {
+                files.push(PulledFile {
+                    name: file.name.clone(),
+                    bytes: file.size,
+                    fetched: 0,
+                });
+            }
             return Ok(Pulled {
                 folder,
                 commit: String::new(),
-                files: Vec::new(),
+                files,
             });
         }
         let listing = self.remote.list(repository)?;
@@ -347,6 +361,37 @@ fn link(blob: &str, name: &str, place: &Path, link: &Path) -> Result<(), HubErro
         let _ = (blob, name);
         in_file(link, fs::hard_link(place, link))
     }
+}
+
+/// The files below a folder, by their paths in it.
+fn list_files(folder: &Path, below: &str, found: &mut Vec<RemoteFile>) -> Result<(), HubError> {
+    let mut entries = Vec::new();
+    for entry in in_file(folder, fs::read_dir(folder))? {
+        entries.push(in_file(folder, entry)?.path());
+    }
+    entries.sort();
+    for path in entries {
+        let Some(own) = path.file_name().and_then(|name| name.to_str()) else {
+            continue;
+        };
+        let name = format!("{below}{own}");
+        if path.is_dir() && !path.is_symlink() {
+            list_files(&path, &format!("{name}/"), found)?;
+        }
+        // A link of the cache may have lost its blob.
+        let Ok(metadata) = fs::metadata(&path) else {
+            continue;
+        };
+        if metadata.is_file() {
+            found.push(RemoteFile {
+                name,
+                size: metadata.len(),
+                blob: String::new(),
+                sha256: None,
+            });
+        }
+    }
+    Ok(())
 }
 
 /// The files that a pattern names, or that a checkpoint is made of: weights, configs, tokenizer and

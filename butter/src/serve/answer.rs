@@ -464,10 +464,10 @@ impl Answering {
                     tokenizer.token_bytes(token)
                 }
             });
-            let bytes = bytes.unwrap_or_default();
+            let text = bytes.as_deref().map(String::from_utf8_lossy);
             // JSON has no infinity; this is what OpenAI gives for what is impossible.
             json!({
-                "token": String::from_utf8_lossy(&bytes),
+                "token": text.unwrap_or_else(|| format!("token_id:{token}").into()),
                 "logprob": logprob.max(-9999.0),
                 "bytes": bytes,
                 "id": token,

@@ -77,6 +77,9 @@ macro_rules! settings {
         }
 
         impl Layer {
+            /// The settings' names, as the file has them.
+            pub const NAMES: &[&str] = &[$(stringify!($name),)* "api_keys", "cors_origins"];
+
             /// What the environment sets.
             pub fn from_environment(
                 get: impl Fn(&str) -> Option<String>,
@@ -266,6 +269,22 @@ pub fn duration(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
+/// Variables that look like settings and are none; programs and orchestrators set some of their
+/// own, so that they are no error.
+pub fn unknown_variables<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    // The log's filter, and the key of `butter bench-serve`.
+    let others = ["LOG", "API_KEY"];
+    let unknown = names.filter(|name| {
+        name.strip_prefix("BUTTER_").is_some_and(|rest| {
+            let known = Layer::NAMES
+                .iter()
+                .any(|known| known.to_uppercase() == rest);
+            !known && !others.contains(&rest)
+        })
+    });
+    unknown.collect()
+}
+
 fn from_variable<T: std::str::FromStr>(
     get: &impl Fn(&str) -> Option<String>,
     setting: &str,
@@ -317,6 +336,19 @@ fn read_file(path: &Path) -> Result<Layer, OptionsError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_variable_that_sets_nothing_is_found() {
+        let names = [
+            "BUTTER_PORT",
+            "BUTTER_PROT",
+            "BUTTER_LOG",
+            "PORT",
+            "BUTTER_API_KEYS",
+            "butter_port",
+        ];
+        assert_eq!(unknown_variables(names.into_iter()), ["BUTTER_PROT"]);
+    }
 
     #[test]
     fn a_variable_that_names_nothing_takes_no_keys_away() {

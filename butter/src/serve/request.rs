@@ -186,6 +186,15 @@ impl ApiRequest {
 }
 
 fn check_model(fields: &mut Fields, engine: &Engine) -> Result<(), ApiError> {
+    if named_model(fields, engine)? {
+        return Ok(());
+    }
+    let problem = format!("is missing; {:?} is served", engine.name);
+    Err(ApiError::field("model", problem))
+}
+
+/// Whether the model is named; a name must be that of the model that is served.
+pub(super) fn named_model(fields: &mut Fields, engine: &Engine) -> Result<bool, ApiError> {
     match fields.string("model")? {
         Some(name) if name != engine.name => {
             let name: String = name.chars().take(80).collect();
@@ -198,11 +207,7 @@ fn check_model(fields: &mut Fields, engine: &Engine) -> Result<(), ApiError> {
                 ..ApiError::new(StatusCode::NOT_FOUND, message).code("model_not_found")
             })
         }
-        Some(_) => Ok(()),
-        None => Err(ApiError::field(
-            "model",
-            format!("is missing; {:?} is served", engine.name),
-        )),
+        name => Ok(name.is_some()),
     }
 }
 

@@ -26,7 +26,7 @@ use super::fields::Fields;
 use super::messages;
 use super::metrics;
 use super::options::duration;
-use super::request::{ApiRequest, Endpoint};
+use super::request::{ApiRequest, Endpoint, named_model};
 
 type Shared = State<Arc<ServerState>>;
 
@@ -213,7 +213,7 @@ fn tokenized(body: Json, state: &ServerState) -> Result<Response<Body>, ApiError
     let engine = &state.engine;
     let most = state.options.max_prompt_bytes;
     let mut fields = Fields::of(body, "")?;
-    let _model = fields.string("model")?;
+    named_model(&mut fields, engine)?;
     let ids = match fields.string("prompt")? {
         Some(_) if fields.take("messages").is_some() => {
             let problem = "and `prompt` cannot both be tokenized: give one of them";
@@ -249,7 +249,7 @@ async fn detokenize(State(state): Shared, request: Request) -> Result<Response<B
 fn detokenized(body: Json, state: &ServerState) -> Result<Response<Body>, ApiError> {
     let engine = &state.engine;
     let mut fields = Fields::of(body, "")?;
-    let _model = fields.string("model")?;
+    named_model(&mut fields, engine)?;
     let ids = fields
         .tokens("tokens", engine.vocab_size)?
         .ok_or_else(|| ApiError::field("tokens", "is missing"))?;
