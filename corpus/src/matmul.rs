@@ -457,3 +457,28 @@ fn matvec_of_8b(b: &mut Benches) {
             .flops(2 * cols * inner);
     }
 }
+
+#[bench_kernel(linear)]
+fn linear_of_8b(b: &mut Benches) {
+    bench_rows(b, &[512, 2048]);
+}
+
+#[bench_kernel(linear_skinny)]
+fn linear_skinny_of_8b(b: &mut Benches) {
+    bench_rows(b, &[8, 16, 64]);
+}
+
+/// Products of that many rows by the weights of a layer of 4096.
+fn bench_rows(b: &mut Benches, rows: &[u64]) {
+    let bytes = u64::from(b.scalar("T").bytes());
+    for &rows in rows {
+        for (cols, inner) in [(12288, 4096), (4096, 4096), (4096, 12288)] {
+            b.bench(format!("{rows}x{cols}x{inner}"))
+                .input("x", [rows, inner], normal(0.0, 1.0))
+                .input("w", [cols, inner], normal(0.0, 0.1))
+                .output("y", [rows, cols])
+                .bytes((cols * inner + rows * (cols + inner)) * bytes)
+                .flops(2 * rows * cols * inner);
+        }
+    }
+}

@@ -31,6 +31,7 @@ mod open;
 pub mod receipt;
 pub mod reference;
 mod tensor;
+pub mod tuning;
 pub mod vulkan;
 
 pub use device::{Backend, Device, DeviceError, Graph, Pipeline, RecordedLaunch};

@@ -334,7 +334,10 @@ impl Planner {
                 let (kernel, suffix) = if self.is_shared {
                     ("linear_skinny", format!("-ROWS={}", skinny_rows(rows)))
                 } else if self.is_tiled && rows >= TILED_ROWS {
-                    ("linear", format!("-TILE={}", tile_of(rows, outputs)))
+                    let shape = [rows, outputs, w.shape()[1]];
+                    let tuned = self.tuned.product("linear", "TILE", self.dtype, shape);
+                    let tile = tuned.unwrap_or_else(|| tile_of(rows, outputs).into());
+                    ("linear", format!("-TILE={tile}"))
                 } else {
                     let lanes = self.route.dense_lanes(w.shape()[1]);
                     ("matvec", format!("-LANES={lanes}"))

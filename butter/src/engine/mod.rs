@@ -20,6 +20,7 @@ mod recurrent;
 mod route;
 mod state;
 mod step;
+mod tuned;
 
 pub use burst::KindTime;
 

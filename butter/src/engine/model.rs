@@ -18,6 +18,7 @@ use super::plan::{Activation, PlacedStep, Planner, ProductInputs};
 use super::route::{PROMPT_ROWS, Route, has_tiles};
 use super::state::{BLOCK_SIZE, BlockTables, CacheShape};
 use super::step::{Graph, Segments, StepContext, StepKey};
+use super::tuned::Tuned;
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
 use crate::model::{Model, ModelCapacity, ModelError, RowOutput, RowResult, SequenceId, StepRow};
@@ -188,6 +189,7 @@ impl DeviceModel {
     fn planned(&self, key: StepKey) -> Result<(PlacedStep, Option<Activation>), ModelError> {
         let product_inputs = self.options.product_inputs;
         let mut planner = Planner::new(self.options.dtype, self.route, product_inputs);
+        planner.tuned = Tuned::of(&*self.device);
         planner.is_tiled = key.is_prompt && has_tiles(&*self.device, self.options.dtype);
         planner.is_shared = !key.is_prompt && self.route.shares_weights(self.options.dtype);
         let context = self.context_of(key)?;

@@ -16,6 +16,7 @@ use iron_runtime::{Device, Tensor, contiguous_strides};
 use super::arena::{ArenaLayout, ArenaPlan};
 use super::matrix::{Family, failed};
 use super::route::Route;
+use super::tuned::Tuned;
 use crate::model::ModelError;
 
 /// A view of an activation whose place is not known yet.
@@ -186,6 +187,8 @@ pub struct Planner {
     pub is_tiled: bool,
     /// Whether the rows decode and share a reading of dense weights.
     pub is_shared: bool,
+    /// What was measured on the device.
+    pub tuned: &'static Tuned,
     /// What products with packed weights read.
     pub product_inputs: ProductInputs,
     rounded: Option<Rounded>,
@@ -209,6 +212,7 @@ impl Planner {
             route,
             is_tiled: false,
             is_shared: false,
+            tuned: Tuned::none(),
             product_inputs,
             rounded: None,
             bytes: Vec::new(),

@@ -100,8 +100,8 @@ pub fn has_tiles(device: &dyn Device, dtype: Scalar) -> bool {
     device.backend() == Backend::Cuda && matches!(dtype, Scalar::F16 | Scalar::BF16)
 }
 
-/// The tile of the corpus's `linear` for a product: the larger where it gives every
-/// multiprocessor of an H200 one.
+/// The tile of the corpus's `linear` for a product whose shape was not measured (`super::tuned`):
+/// the larger where it gives every multiprocessor of an H200 one.
 pub const fn tile_of(rows: u64, columns: u64) -> u32 {
     if rows.div_ceil(128) * columns.div_ceil(256) >= 132 {
         256

@@ -4,7 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use iron_ir::testing::{BenchEntry, Benches, Case, Role, benches, seed_of};
+use iron_ir::Scalar;
+use iron_ir::testing::{BenchEntry, Benches, Case, Role, Subject, benches, seed_of};
 use iron_runtime::{Backend, Device, DeviceError, Pipeline, RecordedLaunch};
 use serde::Serialize;
 
@@ -23,7 +24,7 @@ const LEAST_MICROSECONDS: f64 = 20_000.0;
 
 /// One measurement.
 #[derive(Serialize)]
-struct Measurement {
+pub(crate) struct Measurement {
     bench: String,
     case: String,
     kernel: String,
@@ -33,18 +34,18 @@ struct Measurement {
     driver: String,
     artifact: String,
     dtypes: Vec<&'static str>,
-    shapes: Vec<Vec<u64>>,
+    pub shapes: Vec<Vec<u64>>,
     grid: [u32; 3],
     warm_up: u32,
     repetitions: u32,
     /// Copies of the arguments that launches take in turn.
     copies: u64,
     method: &'static str,
-    median_microseconds: f64,
+    pub median_microseconds: f64,
     least_microseconds: f64,
     greatest_microseconds: f64,
     /// Half of the launches lie between these.
-    quartiles_microseconds: [f64; 2],
+    pub quartiles_microseconds: [f64; 2],
     gigabytes_per_second: Option<f64>,
     gigaflops_per_second: Option<f64>,
     /// Hash of the outputs after the last launch.
@@ -134,54 +135,124 @@ fn measure_all(
     subjects: &mut Subjects,
     run: &mut BenchRun,
 ) {
-    let place_name = format!("{} on {}", item.name, device.backend().name());
-    let subject = match subjects.get(item.kernel, item.instance) {
+    let subject = match subjected(device, options, item, subjects) {
         Ok(subject) => subject,
-        Err(message) => return run.failures.push(format!("{place_name}: {message}")),
+        Err(Refusal::Unsupported(reason)) => return run.unsupported.push(reason),
+        Err(Refusal::Failed(message)) => return run.failures.push(message),
     };
-    let pipeline = match compile(device, &subject) {
-        Ok(pipeline) => pipeline,
-        Err(Refusal::Unsupported(reason)) => {
-            return run.unsupported.push(format!("{place_name}: {reason}"));
-        }
-        Err(Refusal::Failed(message)) => {
-            return run.failures.push(format!("{place_name}: {message}"));
-        }
-    };
-    let seed = seed_of(options.seed, item.entry.name);
-    let compute = |selected| {
-        let build = item.entry.build;
-        let all = catch_unwind(AssertUnwindSafe(|| {
-            Benches::compute(&subject, build, seed, selected)
-        }));
-        all.map_err(|payload| {
-            format!(
-                "{place_name}: the bench panicked: {}",
-                panic_text(&*payload)
-            )
-        })
-    };
-    let names: Vec<String> = match compute(None) {
-        Ok(all) => all.into_iter().map(|(case, ..)| case.name).collect(),
-        Err(message) => return run.failures.push(message),
-    };
-    for (index, name) in names.iter().enumerate().filter(|(_, n)| item.takes(n)) {
-        let measured = compute(Some(index)).and_then(|all| {
-            let Some((case, bytes, flops)) = all.into_iter().nth(index) else {
-                return Err(format!("{place_name}: bench {name} is not always there"));
-            };
-            measure(device, options, item, &pipeline, &case, (bytes, flops))
-                .map_err(|message| format!("{place_name}, {name}: {message}"))
-        });
-        match measured {
-            Ok(measurement) => {
+    for name in subject.case_names().iter().filter(|name| item.takes(name)) {
+        match subject.measure(device, options, name, f64::INFINITY) {
+            Ok(Some(measured)) => {
                 if !options.selection.json {
-                    print(&measurement);
+                    print(&measured.measurement);
                 }
-                run.measurements.push(measurement);
+                run.measurements.push(measured.measurement);
             }
+            Ok(None) => {}
             Err(message) => run.failures.push(message),
         }
+    }
+}
+
+/// A bench over one instance of its kernel, compiled.
+pub(crate) struct Subjected<'a> {
+    pub item: &'a Selected<BenchEntry>,
+    pub subject: Subject,
+    pipeline: Arc<dyn Pipeline>,
+    place: String,
+    cases: Vec<String>,
+}
+
+/// One measurement, and what the last launch wrote.
+pub(crate) struct Measured {
+    pub measurement: Measurement,
+    pub outputs: Vec<Output>,
+}
+
+/// What a launch wrote into a tensor.
+pub(crate) struct Output {
+    pub name: String,
+    pub scalar: Scalar,
+    /// Of each element, in row-major order.
+    pub bits: Vec<u64>,
+}
+
+/// Builds and compiles what a bench measures.
+pub(crate) fn subjected<'a>(
+    device: &Arc<dyn Device>,
+    options: &BenchOptions,
+    item: &'a Selected<BenchEntry>,
+    subjects: &mut Subjects,
+) -> Result<Subjected<'a>, Refusal> {
+    let place = format!("{} on {}", item.name, device.backend().name());
+    let failed = |message: String| Refusal::Failed(format!("{place}: {message}"));
+    let subject = subjects.get(item.kernel, item.instance).map_err(failed)?;
+    let pipeline = compile(device, &subject).map_err(|refusal| match refusal {
+        Refusal::Unsupported(reason) => Refusal::Unsupported(format!("{place}: {reason}")),
+        Refusal::Failed(message) => failed(message),
+    })?;
+    let mut subjected = Subjected {
+        item,
+        subject,
+        pipeline,
+        place,
+        cases: Vec::new(),
+    };
+    let all = subjected.compute(options, None).map_err(Refusal::Failed)?;
+    subjected.cases = all.into_iter().map(|(case, ..)| case.name).collect();
+    Ok(subjected)
+}
+
+impl Subjected<'_> {
+    /// Its cases' names, in order.
+    pub fn case_names(&self) -> &[String] {
+        &self.cases
+    }
+
+    /// Measures the case of that name, if it has one; once alone where a launch takes more than
+    /// `most` microseconds.
+    pub fn measure(
+        &self,
+        device: &Arc<dyn Device>,
+        options: &BenchOptions,
+        name: &str,
+        most: f64,
+    ) -> Result<Option<Measured>, String> {
+        let Some(index) = self.cases.iter().position(|case| case == name) else {
+            return Ok(None);
+        };
+        let Some((case, bytes, flops)) = self.compute(options, Some(index))?.into_iter().nth(index)
+        else {
+            return Err(format!("{}: bench {name} is not always there", self.place));
+        };
+        let measured = measure(
+            device,
+            options,
+            self.item,
+            &self.pipeline,
+            &case,
+            (bytes, flops),
+            most,
+        );
+        let measured = measured.map_err(|message| format!("{}, {name}: {message}", self.place))?;
+        Ok(Some(measured))
+    }
+
+    /// The bench's cases; the values of `selected` alone.
+    fn compute(
+        &self,
+        options: &BenchOptions,
+        selected: Option<usize>,
+    ) -> Result<Vec<(Case, u64, u64)>, String> {
+        let seed = seed_of(options.seed, self.item.entry.name);
+        let build = self.item.entry.build;
+        let all = catch_unwind(AssertUnwindSafe(|| {
+            Benches::compute(&self.subject, build, seed, selected)
+        }));
+        all.map_err(|payload| {
+            let text = panic_text(&*payload);
+            format!("{}: the bench panicked: {text}", self.place)
+        })
     }
 }
 
@@ -192,7 +263,8 @@ fn measure(
     pipeline: &Arc<dyn Pipeline>,
     case: &Case,
     (bytes, flops): (u64, u64),
-) -> Result<Measurement, String> {
+    most: f64,
+) -> Result<Measured, String> {
     if let Some(problem) = &case.problem {
         return Err(format!("the bench is wrong: {problem}"));
     }
@@ -203,16 +275,30 @@ fn measure(
     };
     let (arguments, placed) =
         place(device, pipeline.kernel(), case, Variant::Contiguous).map_err(|e| text(&e))?;
-    let mut launches = Vec::new();
+    let launch = RecordedLaunch::new(pipeline.clone(), arguments.clone());
+    let launch = launch.map_err(|e| text(&e))?;
+    let probes = if most.is_finite() {
+        let probes = device.time(&[launch.clone(), launch.clone()]);
+        probes.map_err(|e| text(&e))?
+    } else {
+        Vec::new()
+    };
+    let probe = probes.last().map(|t| t.as_secs_f64() * 1e6);
+    let probe = probe.filter(|&probe| probe > most);
+    let copies = if probe.is_some() { 1 } else { copies };
+    let mut launches = vec![launch];
     for _ in 1..copies {
         let arguments = copy(device, &arguments, &placed).map_err(|e| text(&e))?;
         let launch = RecordedLaunch::new(pipeline.clone(), arguments);
         launches.push(launch.map_err(|e| text(&e))?);
     }
-    let launch = RecordedLaunch::new(pipeline.clone(), arguments).map_err(|e| text(&e))?;
-    launches.insert(0, launch);
-    let repetitions = options.repetitions.max(1);
-    let (mut micros, method) = if options.rotate == 0 {
+    let repetitions = match probe {
+        Some(_) => 1,
+        None => options.repetitions.max(1),
+    };
+    let (mut micros, method) = if let Some(probe) = probe {
+        (vec![probe], "one launch")
+    } else if options.rotate == 0 {
         let repeat = |count: u32| vec![launches[0].clone(); count as usize];
         let warmed = device.time(&repeat(options.warm_up));
         warmed.map_err(|e| text(&e))?;
@@ -231,7 +317,8 @@ fn measure(
     let median = at(0.5);
     // Bytes per microsecond are megabytes per second.
     let rate = |amount: u64| (amount > 0 && median > 0.0).then(|| amount as f64 / median / 1e3);
-    Ok(Measurement {
+    let outputs = outputs(device, &placed)?;
+    let measurement = Measurement {
         bench: item.name.clone(),
         case: case.name.clone(),
         kernel: full_name(item.kernel.name, item.instance.name),
@@ -253,7 +340,11 @@ fn measure(
         quartiles_microseconds: [at(0.25), at(0.75)],
         gigabytes_per_second: rate(bytes),
         gigaflops_per_second: rate(flops),
-        fingerprint: fingerprint(device, &placed)?,
+        fingerprint: fingerprint(&outputs),
+    };
+    Ok(Measured {
+        measurement,
+        outputs,
     })
 }
 
@@ -294,18 +385,30 @@ fn replays(
         .collect()
 }
 
-fn fingerprint(device: &Arc<dyn Device>, placed: &[Placed]) -> Result<String, String> {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+fn outputs(device: &Arc<dyn Device>, placed: &[Placed]) -> Result<Vec<Output>, String> {
+    let mut outputs = Vec::new();
     for tensor in placed {
+        // Inputs too: one that changed is an error.
         let bits = tensor.read_back(&**device)?;
-        if tensor.role == Role::Input {
-            continue;
-        }
-        for byte in bits.iter().flat_map(|b| b.to_le_bytes()) {
-            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        if tensor.role != Role::Input {
+            outputs.push(Output {
+                name: tensor.name.clone(),
+                scalar: tensor.scalar,
+                bits,
+            });
         }
     }
-    Ok(format!("{hash:016x}"))
+    Ok(outputs)
+}
+
+fn fingerprint(outputs: &[Output]) -> String {
+    let words = outputs.iter().flat_map(|output| &output.bits);
+    let hash = words
+        .flat_map(|word| word.to_le_bytes())
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+    format!("{hash:016x}")
 }
 
 fn print(m: &Measurement) {

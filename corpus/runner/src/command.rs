@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand, value_parser};
 use iron_ir::Scalar;
 use iron_runtime::Backend;
 
-use crate::{bench, check, explain, list, test};
+use crate::{bench, check, explain, list, test, tune};
 
 /// Lists, tests, measures and explains the kernels of this binary.
 #[derive(Parser)]
@@ -29,6 +29,9 @@ enum Command {
     Check(CheckOptions),
     /// Measures the benches.
     Bench(BenchOptions),
+    /// Measures the instances of each kernel that do the same, and keeps the fastest for this device
+    /// in a table.
+    Tune(TuneOptions),
     /// Prints a kernel's IR, before or after passes, or its code for a target.
     Explain(explain::ExplainOptions),
     /// Every backend, its device, or why it is absent.
@@ -136,6 +139,17 @@ pub(crate) struct BenchOptions {
     /// one by one on the same memory.
     #[arg(long, default_value_t = 0)]
     pub rotate: u64,
+}
+
+/// Options of `tune`.
+#[derive(Args, Clone)]
+pub(crate) struct TuneOptions {
+    #[command(flatten)]
+    pub bench: BenchOptions,
+    /// A JSON file of choices for this device, which keeps what is not measured again; made where
+    /// it does not exist.
+    #[arg(long, value_name = "FILE")]
+    pub table: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -256,6 +270,7 @@ fn run_as(
         Command::Test(options) => test::test(&options, program.as_deref()),
         Command::Check(options) => check::command(&options),
         Command::Bench(options) => bench::bench(&options),
+        Command::Tune(options) => tune::tune(&options),
         Command::Explain(options) => explain::explain(&options),
         Command::Devices(options) => list::devices(&options.backend, options.json),
     };

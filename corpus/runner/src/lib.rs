@@ -39,6 +39,7 @@ mod list;
 mod report;
 mod select;
 mod test;
+mod tune;
 mod workers;
 
 pub use check::{Checked, Found, Place, Request, check};

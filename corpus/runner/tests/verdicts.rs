@@ -1,7 +1,7 @@
 //! Right and wrong kernels through the whole runner: the verdicts, not the wording.
 
 use iron_ir::prelude::*;
-use iron_ir::testing::{Bound, Cases, ints, normal};
+use iron_ir::testing::{Benches, Bound, Cases, ints, normal};
 
 /// Doubles: `y[i] = 2 * x[i]`.
 #[kernel(grid = [ceil_div(n, 64)], workgroup = 64, requires(n % 4 == 0))]
@@ -52,6 +52,27 @@ pub fn count_above_zero(x: &Tensor<f32, (n,)>, count: &mut Tensor<u32, (cells,)>
     let i = global_id(0);
     if i < n && x[i] > 0.0 {
         count.atomic_add(0, 1);
+    }
+}
+
+/// `y[i] = 2 * x[i]`, `EACH` elements a thread; with 3, another thing.
+#[kernel(grid = [ceil_div(n, 64 * EACH)], workgroup = 64, instances(EACH = [1, 4, 3]))]
+pub fn twice_each<const EACH: u32>(x: &Tensor<f32, (n,)>, y: &mut Tensor<f32, (n,)>) {
+    for i in 0..EACH {
+        let at = (group_id(0) * EACH + i) * 64 + local_index();
+        if at < n {
+            y[at] = if EACH == 3 { 2.1 * x[at] } else { 2.0 * x[at] };
+        }
+    }
+}
+
+#[bench_kernel(twice_each)]
+fn twice_of_a_page(b: &mut Benches) {
+    let n = if b.constant("EACH") == 3 { 128 } else { 1024 };
+    for (case, n) in [("page", n), ("small", 128)] {
+        b.bench(case)
+            .input("x", [n], normal(0.0, 1.0))
+            .output("y", [n]);
     }
 }
 
@@ -188,4 +209,56 @@ fn other_commands_answer() {
         2
     );
     assert_eq!(iron_runner::run(["runner", "explain", "thrice"]), 4);
+}
+
+/// What `tune` ends with, and the table that it leaves.
+fn tuned(filter: &str, table: &std::path::Path) -> (u8, Option<serde_json::Value>) {
+    let table_name = table.to_str().expect("a path");
+    let code = iron_runner::run([
+        "runner",
+        "tune",
+        "--backend",
+        "cpu",
+        "--warm-up",
+        "0",
+        "--repetitions",
+        "1",
+        "--filter",
+        filter,
+        "--table",
+        table_name,
+    ]);
+    let text = std::fs::read_to_string(table).ok();
+    (code, text.and_then(|text| serde_json::from_str(&text).ok()))
+}
+
+#[test]
+fn a_table_holds_the_choice_of_candidates_that_agree() {
+    let folder = std::env::temp_dir().join(format!("iron-tune-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let table = folder.join("table.json");
+    let (code, found) = tuned("twice_of_a_page[EACH=/page", &table);
+    assert_eq!(code, 4, "a filter that ends with nothing");
+    assert_eq!(found.expect("a table")["choices"], serde_json::json!([]));
+    // The third instance's page has another shape, so it is no candidate there.
+    let (code, found) = tuned("]/page", &table);
+    assert_eq!(code, 0);
+    let found = found.expect("a table");
+    let choices = found["choices"].as_array().expect("a list");
+    assert_eq!(choices.len(), 1, "{found}");
+    assert_eq!(choices[0]["kernel"], "twice_each");
+    assert_eq!(choices[0]["shapes"], serde_json::json!([[1024], [1024]]));
+    let candidates = choices[0]["candidates"].as_array().expect("a list");
+    assert_eq!(candidates.len(), 2);
+    let names: Vec<_> = candidates.iter().map(|c| &c["instance"]).collect();
+    assert!(names.contains(&&choices[0]["instance"]), "{found}");
+    // It is one where the shapes are equal, and then they do not agree; the choice before stays.
+    let (code, after) = tuned("]/small", &table);
+    assert_eq!((code, after.as_ref()), (1, Some(&found)));
+    // A table of another device is no place for choices.
+    let text = found.to_string().replace("\"cpu\"", "\"cuda\"");
+    std::fs::write(&table, &text).expect("written");
+    assert_eq!(tuned("]/page", &table).0, 2);
+    assert_eq!(std::fs::read_to_string(&table).expect("read"), text);
+    std::fs::remove_dir_all(&folder).expect("removed");
 }
