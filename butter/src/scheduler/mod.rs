@@ -11,7 +11,8 @@
 //! | every sequence is given back exactly once | a [`Lease`](lease::Lease) that only the model can take back, counted on both sides |
 //! | a client that is gone frees its room within one turn | a closed channel is seen at the start of the next turn |
 //! | company does not change an answer | prompt chunks run alone and end at fixed positions; rows that decode have the same bits in any company |
-//! | a preempted request goes on as if undisturbed | its tokens enter again as they did the first time: the prompt in the same chunks, the answer row by row |
+//! | a preempted request goes on as if undisturbed | its tokens enter again as they did the first time: the prompt in the same chunks, the answer in rows that decode |
+//! | speculation changes no answer | each row's choice is plain decoding's, and stands only while every row before it was right ([`Speculator`]) |
 //! | a request that fails fails alone | a step changes all sequences or none, so after a failed one each row is tried by itself |
 //!
 //! A request that has ended leaves its sequence in a cache until the room is needed; the next that
@@ -19,14 +20,17 @@
 //! layer of the model can give its state ([`PrefixReuse`]).
 
 mod core;
+mod decode;
 pub mod lease;
 mod metrics;
 mod prefix;
 mod request;
+mod speculator;
 mod thread;
 
 pub use self::core::{Scheduler, SchedulerOptions};
 pub use metrics::{BUCKETS, Histogram, SchedulerMetrics};
 pub use prefix::PrefixReuse;
 pub use request::{Choice, Choose, Event, Failure, Job, Receipt};
+pub use speculator::{DraftModels, Entered, Propose, Speculator, Text};
 pub use thread::{Refused, SchedulerThread};

@@ -151,6 +151,26 @@ impl Default for NGram {
     }
 }
 
+impl NGram {
+    /// What followed the last time that the last few of `tokens` stood there: at most `count`
+    /// tokens.
+    pub fn continuation<'t>(&self, tokens: &'t [u32], count: usize) -> &'t [u32] {
+        for length in (self.shortest.max(1)..=self.longest).rev() {
+            let Some(start) = tokens.len().checked_sub(length) else {
+                continue;
+            };
+            let (before, last) = (&tokens[..tokens.len() - 1], &tokens[start..]);
+            // The latest place counts, and one that overlaps the end may be it.
+            let found = before.windows(length).rposition(|window| window == last);
+            if let Some(found) = found {
+                let next = &tokens[found + length..];
+                return &next[..count.min(next.len())];
+            }
+        }
+        &[]
+    }
+}
+
 impl Proposer for NGram {
     fn begin(&mut self, _: usize, _: usize) -> Result<(), GenerateError> {
         Ok(())
@@ -163,19 +183,8 @@ impl Proposer for NGram {
         _: &Sampler,
         count: usize,
     ) -> Result<Vec<Proposal>, ModelError> {
-        for length in (self.shortest.max(1)..=self.longest).rev() {
-            let Some(start) = tokens.len().checked_sub(length) else {
-                continue;
-            };
-            let (before, last) = (&tokens[..tokens.len() - 1], &tokens[start..]);
-            // The latest place counts, and one that overlaps the end may be it.
-            let found = before.windows(length).rposition(|window| window == last);
-            if let Some(found) = found {
-                let next = tokens[found + length..].iter().take(count);
-                return Ok(next.map(|&token| Proposal::certain(token)).collect());
-            }
-        }
-        Ok(Vec::new())
+        let next = self.continuation(tokens, count).iter();
+        Ok(next.map(|&token| Proposal::certain(token)).collect())
     }
 
     fn keep(&mut self, _: usize) -> Result<(), ModelError> {
