@@ -16,11 +16,11 @@ use butter::engine::{DeviceModel, EngineOptions, ProductInputs};
 use butter::model::{Model, ModelCapacity, ModelError, RowResult, SequenceId, StepRow};
 use butter::sampler::{Sampler, SamplingParameters};
 use butter::scheduler::{
-    DraftModels, Event, Job, PrefixReuse, Propose, Receipt, Scheduler, SchedulerMetrics,
-    SchedulerOptions, Speculator,
+    DraftModels, Event, Job, PrefixReuse, Receipt, Scheduler, SchedulerMetrics, SchedulerOptions,
+    Speculator,
 };
 use butter::serve::chooser::Chooser;
-use butter::speculate::NGram;
+use butter::speculate::{NGram, Propose};
 use iron_runtime::Backend;
 use support::data;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -295,7 +295,10 @@ fn speculation_changes_no_bit(family: &str) {
                 assert!(proposed > 0 || draft.is_none(), "{which}");
                 // A model that proposes to itself is right about what is greedy, and no draw is.
                 let is_right = draft == Some(family) && i % 2 == 0;
-                assert!((accepted == proposed) == is_right || draft.is_none(), "{which}");
+                assert!(
+                    (accepted == proposed) == is_right || draft.is_none(),
+                    "{which}"
+                );
             }
             company.scheduler.drop_prefixes();
             assert_eq!((company.metrics.leases.out(), leases.out()), (0, 0));

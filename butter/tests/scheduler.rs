@@ -10,10 +10,10 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
 use butter::scheduler::{
-    Choice, Choose, DraftModels, Event, Failure, Job, PrefixReuse, Propose, Receipt, Scheduler,
+    Choice, Choose, DraftModels, Event, Failure, Job, PrefixReuse, Receipt, Scheduler,
     SchedulerMetrics, SchedulerOptions, Speculator,
 };
-use butter::speculate::NGram;
+use butter::speculate::{NGram, Propose};
 use proptest::prelude::*;
 use support::mock::{MockControl, MockModel};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -504,6 +504,41 @@ fn a_request_that_waits_for_room_is_passed_by_a_few_and_no_more() {
         .filter(|client| queue(client) > queue(&large))
         .count();
     assert!(later >= 50, "{later} of 60 were admitted behind it");
+    bench.check_empty();
+}
+
+// Prompts of up to 15 rows, and what is left of longer ones, enter with the rows that decode.
+#[test]
+fn short_prompts_share_a_step() {
+    let mut chosen = options();
+    chosen.prefill_budget = 32;
+    let mut bench = Bench::new(chosen, |_| ());
+    let mut long = bench.submit(&prompt(9, 19), 20);
+    bench.turn();
+    // Three tokens of the long one are left, and 29 more are in the budget.
+    let lengths = [2, 7, 15, 4, 6];
+    let mut clients: Vec<Client> = lengths
+        .iter()
+        .enumerate()
+        .map(|(i, &length)| bench.submit(&prompt(i as u32, length), 5))
+        .collect();
+    let before = bench.control.steps.load(SeqCst);
+    bench.turn();
+    assert_eq!(bench.control.steps.load(SeqCst) - before, 1, "one step");
+    let begun = |client: &mut Client| {
+        client.read();
+        client.tokens.len()
+    };
+    let found: Vec<usize> = clients.iter_mut().map(begun).collect();
+    assert_eq!((begun(&mut long), &found[..]), (1, &[1, 1, 1, 1, 0][..]));
+    bench.run(&mut clients);
+    for (i, (client, length)) in clients.iter().zip(lengths).enumerate() {
+        assert_eq!(client.tokens, lonely(&prompt(i as u32, length), 5));
+        assert_eq!(client.receipt().prefill_steps, 1);
+    }
+    long.read();
+    assert_eq!(long.tokens, lonely(&prompt(9, 19), 20));
+    assert_eq!(long.receipt().prefill_steps, 2);
     bench.check_empty();
 }
 

@@ -12,16 +12,15 @@ use crate::checkpoint::{Checkpoint, LoadError};
 use crate::config::ModelConfig;
 use crate::engine::{DeviceModel, EngineOptions, MemoryPlan, Route};
 use crate::generate::GenerateError;
-use crate::model::Model;
+use crate::model::{Model, ModelError};
 use crate::scheduler::{
-    DraftModels, PrefixReuse, Propose, SchedulerMetrics, SchedulerOptions, SchedulerThread,
-    Speculator,
+    DraftModels, PrefixReuse, SchedulerMetrics, SchedulerOptions, SchedulerThread, Speculator,
 };
 use crate::serve::Server;
 use crate::serve::engine::{Engine, EngineParts};
 use crate::serve::options::{Layer, ServeOptions, duration};
 use crate::shapes::Shape;
-use crate::speculate::NGram;
+use crate::speculate::{NGram, OwnHead, Propose};
 use crate::tokenizer::Tokenizer;
 
 #[derive(Args, Debug)]
@@ -193,8 +192,15 @@ fn load(source: Source, options: &ServeOptions) -> Result<Engine, CommandError> 
         return Err(GenerateError::DraftVocabulary { draft, target }.into());
     }
     let draft = draft.map(|draft| (draft.config, draft.weights));
-    let is_speculating = draft.is_some() || options.ngram;
+    let has_head = options.mtp;
+    if has_head && (config.multi_token_head.is_none() || weights.multi_token_head.is_none()) {
+        return Err(ModelError::NoHead.into());
+    }
+    let is_speculating = draft.is_some() || options.ngram || has_head;
     let (verify_rows, max_running) = (options.verify_rows, options.speculate_max_running);
+    if is_speculating {
+        tracing::info!(verify_rows, max_running, "requests speculate");
+    }
     let planned = MemoryPlan::new(&config, &engine_options).bytes();
     tracing::info!(
         state_mebibytes = planned >> 20,
@@ -208,6 +214,9 @@ fn load(source: Source, options: &ServeOptions) -> Result<Engine, CommandError> 
         let route = route.unwrap_or_else(|| Route::of_company(&*device, dtype, sequences));
         let mut model = DeviceModel::of_weights(device, &config, &weights, engine_options)?;
         model.set_route(route)?;
+        if has_head {
+            model.load_head(&config, &weights)?;
+        }
         let proposer: Box<dyn Propose> = match draft {
             // It holds as many sequences as the model, of the same lengths.
             Some((config, weights)) => {
@@ -216,6 +225,7 @@ fn load(source: Source, options: &ServeOptions) -> Result<Engine, CommandError> 
                 let (chunk, leases) = (scheduler_options.chunk, metrics.draft_leases.clone());
                 Box::new(DraftModels::new(Box::new(draft), chunk, leases))
             }
+            None if has_head => Box::new(OwnHead::default()),
             None => Box::new(NGram::default()),
         };
         let speculator = is_speculating.then_some(Speculator {

@@ -43,7 +43,7 @@ pub struct SchedulerOptions {
 /// Requests that wait and run, and the model that they share.
 pub struct Scheduler {
     pub(super) model: Box<dyn Model>,
-    options: SchedulerOptions,
+    pub(super) options: SchedulerOptions,
     capacity: ModelCapacity,
     queue: VecDeque<Request>,
     pub(super) running: Vec<Request>,
@@ -124,8 +124,9 @@ impl Scheduler {
         let begun = now();
         self.sweep(begun);
         self.admit(now());
-        let mut outcome = self.decode(&now);
-        let prefilled = self.prefill(&now);
+        let mut served = Vec::new();
+        let mut outcome = self.decode(&now, &mut served);
+        let prefilled = self.prefill(&now, served);
         if outcome.is_ok() {
             outcome = prefilled;
         }
@@ -350,10 +351,16 @@ impl Scheduler {
     }
 
     /// Prompt rows up to the budget, a chunk a request, in the order in which they wait.
-    fn prefill(&mut self, now: &impl Fn() -> Instant) -> Result<(), ModelError> {
-        let mut budget = self.options.prefill_budget;
+    /// Who was `served` beside those that decode has had its share.
+    fn prefill(
+        &mut self,
+        now: &impl Fn() -> Instant,
+        served: Vec<(u64, usize)>,
+    ) -> Result<(), ModelError> {
+        let used: usize = served.iter().map(|(_, rows)| rows).sum();
+        let mut budget = self.options.prefill_budget.saturating_sub(used);
         let mut outcome = Ok(());
-        let mut served = Vec::new();
+        let mut served: Vec<u64> = served.into_iter().map(|(request, _)| request).collect();
         while let Some(index) = (0..self.running.len())
             .find(|&i| self.running[i].is_prefilling() && !served.contains(&self.running[i].id))
         {
@@ -384,7 +391,7 @@ impl Scheduler {
             {
                 self.end_all(vec![(index, end)], at);
             } else if is_there {
-                self.report(&[(&groups[0], groups[0].rows().len(), 0)]);
+                self.report(&[(&groups[0], groups[0].rows().len())]);
             }
         }
         // Who was served goes behind the others.
@@ -394,7 +401,7 @@ impl Scheduler {
     }
 
     /// The next rows of a prompt: up to the next multiple of the chunk.
-    fn chunk_rows(&self, request: &Request) -> Vec<StepRow> {
+    pub(super) fn chunk_rows(&self, request: &Request) -> Vec<StepRow> {
         let start = request.computed;
         let end = (start / self.options.chunk + 1) * self.options.chunk;
         let end = end.min(request.job.prompt.len());

@@ -7,8 +7,11 @@ use rayon::iter::{IntoParallelRefMutIterator, ParallelIterator};
 
 use super::core::{End, Scheduler, output_at};
 use super::request::{Choice, Failure, Request};
-use super::speculator::{Entered, MOST_ROWS, Text};
 use crate::model::{ModelError, RowOutput, RowResult, StepRow};
+use crate::speculate::{Entered, MOST_ROWS, Text};
+
+/// Rows of a step that all requests share where fewer decode.
+const COMMON_ROWS: usize = 64;
 
 /// The rows of a request in a step.
 pub(super) struct Group {
@@ -30,6 +33,9 @@ pub(super) struct Verified {
     /// Proposals that were shown to the model.
     proposed: usize,
 }
+
+/// What the model gave for a group's rows.
+type Given = Result<Vec<RowResult>, ModelError>;
 
 /// How a request stands after its rows.
 pub(super) enum Settled {
@@ -61,11 +67,23 @@ impl Group {
 }
 
 impl Scheduler {
-    /// One step for every request that decodes.
-    pub(super) fn decode(&mut self, now: &impl Fn() -> Instant) -> Result<(), ModelError> {
+    /// One step for every request that decodes, and for short pieces of prompts beside them. Rows
+    /// of each prompt that it took are noted in `prefilled`, by the request's number.
+    pub(super) fn decode(
+        &mut self,
+        now: &impl Fn() -> Instant,
+        prefilled: &mut Vec<(u64, usize)>,
+    ) -> Result<(), ModelError> {
         let groups = self.groups();
         if groups.is_empty() {
             return Ok(());
+        }
+        for group in &groups {
+            let request = &mut self.running[group.index];
+            if request.is_prefilling() {
+                request.receipt.prefill_steps += 1;
+                prefilled.push((request.id, group.rows.len()));
+            }
         }
         let begun = now();
         let (outcome, is_common, results) = self.step_groups(&groups);
@@ -76,13 +94,11 @@ impl Scheduler {
         let verified = self.verify(&groups, results);
         let mut ended = Vec::new();
         let mut entered = Vec::new();
-        let mut first_row = 0;
         for (group, verified) in groups.iter().zip(verified) {
             match self.settle(group, verified, at) {
                 Settled::Ended(end) => ended.push((group.index, end)),
-                Settled::GoesOn { kept } => entered.push((group, kept, first_row)),
+                Settled::GoesOn { kept } => entered.push((group, kept)),
             }
-            first_row += group.rows.len();
         }
         if is_common {
             self.report(&entered);
@@ -91,14 +107,13 @@ impl Scheduler {
         outcome
     }
 
-    /// Tells the proposer which rows of the last step stand: of each group how many, and the
-    /// place of its first.
-    pub(super) fn report(&mut self, rows: &[(&Group, usize, usize)]) {
+    /// Tells the proposer which rows of the last step stand: of each group how many.
+    pub(super) fn report(&mut self, rows: &[(&Group, usize)]) {
         let Some(speculator) = &mut self.speculator else {
             return;
         };
         let most = speculator.proposal_count();
-        let entered = |&(group, kept, first_row): &(&Group, usize, usize)| {
+        let entered = |&(group, kept): &(&Group, usize)| {
             let request: &Request = &self.running[group.index];
             let first = group.rows.first()?;
             let position = first.position as usize;
@@ -108,7 +123,6 @@ impl Scheduler {
                 request: request.id,
                 sequence: first.sequence,
                 position,
-                first_row,
                 following: request.tokens.get(position + 1..end)?,
                 // What follows the last row is known; proposals come behind it.
                 count: match known == position + kept + 1 {
@@ -121,17 +135,30 @@ impl Scheduler {
         speculator.proposer.entered(self.model.as_mut(), &entered);
     }
 
-    /// The rows of the next step: what each request knows and has not entered, and proposals
-    /// behind it where few enough decode.
+    /// The rows of the next step: what each request that decodes knows and has not entered,
+    /// pieces of prompts that are as short, and proposals where few enough decode.
     fn groups(&mut self) -> Vec<Group> {
-        let decoding: Vec<usize> = (0..self.running.len())
-            .filter(|&i| !self.running[i].is_prefilling() && self.running[i].lease.is_some())
-            .collect();
-        // A row for each comes first; who is behind, or has proposals, takes what is left.
-        let mut room = self.model.max_step_rows().saturating_sub(decoding.len());
-        let mut groups = Vec::with_capacity(decoding.len());
-        for &index in &decoding {
-            let request = &self.running[index];
+        let decoding = self
+            .running
+            .iter()
+            .filter(|request| !request.is_prefilling());
+        let decoding = decoding.count();
+        // A row for each comes first; who is behind, or has a piece or proposals, takes what is
+        // left.
+        let most = self.model.max_step_rows();
+        let mut room = most.min(decoding.max(COMMON_ROWS)).saturating_sub(decoding);
+        let mut budget = self.options.prefill_budget;
+        let mut groups = Vec::with_capacity(decoding);
+        for (index, request) in self.running.iter().enumerate() {
+            if request.is_prefilling() {
+                let rows = self.chunk_rows(request);
+                if (1..=MOST_ROWS.min(room).min(budget)).contains(&rows.len()) {
+                    room -= rows.len();
+                    budget -= rows.len();
+                    groups.push(Group::known(index, rows));
+                }
+                continue;
+            }
             let missing = request.tokens.len() - request.computed;
             let more = (missing.min(MOST_ROWS) - 1).min(room);
             room -= more;
@@ -141,7 +168,7 @@ impl Scheduler {
         let Some(speculator) = &mut self.speculator else {
             return groups;
         };
-        if decoding.len() > speculator.max_running {
+        if decoding > speculator.max_running {
             return groups;
         }
         let most = speculator.proposal_count();
@@ -153,7 +180,10 @@ impl Scheduler {
                 .min(MOST_ROWS - group.rows.len())
                 .min(left(request))
                 .min(room);
-            let count = if is_whole { count } else { 0 };
+            let count = match is_whole && !request.is_prefilling() {
+                true => count,
+                false => 0,
+            };
             room -= count;
             texts.push(Text {
                 request: request.id,
@@ -162,7 +192,7 @@ impl Scheduler {
                 positions: request.positions(),
             });
         }
-        let proposals = speculator.proposer.propose(&texts);
+        let proposals = speculator.proposer.propose_all(&texts);
         let counts: Vec<usize> = texts.iter().map(|text| text.count).collect();
         for ((group, count), tokens) in groups.iter_mut().zip(counts).zip(proposals) {
             let Some(&last) = group.rows.last() else {
@@ -185,14 +215,7 @@ impl Scheduler {
 
     /// Runs all groups in one step, each by itself where that fails: whether the device answered,
     /// whether it was one step, and the results of each group.
-    fn step_groups(
-        &mut self,
-        groups: &[Group],
-    ) -> (
-        Result<(), ModelError>,
-        bool,
-        Vec<Result<Vec<RowResult>, ModelError>>,
-    ) {
+    fn step_groups(&mut self, groups: &[Group]) -> (Result<(), ModelError>, bool, Vec<Given>) {
         let all: Vec<StepRow> = groups.iter().flat_map(|group| group.rows.clone()).collect();
         let error = match self.step(&all) {
             Ok(given) => {
@@ -224,7 +247,7 @@ impl Scheduler {
     pub(super) fn verify(
         &mut self,
         groups: &[Group],
-        results: Vec<Result<Vec<RowResult>, ModelError>>,
+        results: Vec<Given>,
     ) -> Vec<Result<Verified, ModelError>> {
         type Work<'a> = (
             &'a mut Request,

@@ -12,12 +12,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::lease::{Lease, LeaseCounters};
-use crate::model::{Model, ModelError, RowOutput, RowResult, SequenceId, StepRow};
-use crate::speculate::{NGram, VERIFY_ROWS};
-
-/// Most rows of one sequence that decode in a step: from one more on a model may take a prompt's
-/// kernels, whose sums have another order.
-pub(super) const MOST_ROWS: usize = 15;
+use crate::model::{Model, ModelError, RowOutput, RowResult, StepRow};
+use crate::speculate::{MOST_ROWS, Propose, Text, VERIFY_ROWS};
 
 /// How the requests of a scheduler speculate.
 pub struct Speculator {
@@ -36,61 +32,6 @@ impl Speculator {
         self.verify_rows
             .clamp(*VERIFY_ROWS.start(), *VERIFY_ROWS.end())
             - 1
-    }
-}
-
-/// The text of a request, to be continued.
-#[derive(Clone, Copy, Debug)]
-pub struct Text<'a> {
-    /// The request's number.
-    pub request: u64,
-    /// The prompt and the answer so far.
-    pub tokens: &'a [u32],
-    /// Most proposals.
-    pub count: usize,
-    /// Positions that the whole request may take.
-    pub positions: usize,
-}
-
-/// Rows of a request that have entered the target in its last step.
-#[derive(Clone, Debug)]
-pub struct Entered<'a> {
-    /// The request's number.
-    pub request: u64,
-    /// Its sequence in the target.
-    pub sequence: SequenceId,
-    /// The position of the first of the rows.
-    pub position: usize,
-    /// The place of that row in the step.
-    pub first_row: usize,
-    /// The token that follows each of the rows.
-    pub following: &'a [u32],
-    /// Most proposals that may follow these.
-    pub count: usize,
-}
-
-/// Guesses how the texts of many requests go on. What it guesses changes no answer, and where it
-/// fails it gives nothing.
-pub trait Propose {
-    /// For each text at most `count` tokens, best none where it does not know. Requests that are
-    /// not named keep what is held for them.
-    fn propose(&mut self, texts: &[Text<'_>]) -> Vec<Vec<u32>>;
-
-    /// Rows have entered the target, whose last step this was.
-    fn entered(&mut self, target: &mut dyn Model, entered: &[Entered<'_>]) {
-        let _ = (target, entered);
-    }
-
-    /// A request has ended or given its sequence up: what is held for it goes.
-    fn forget(&mut self, request: u64) {
-        let _ = request;
-    }
-}
-
-impl Propose for NGram {
-    fn propose(&mut self, texts: &[Text<'_>]) -> Vec<Vec<u32>> {
-        let of = |text: &Text<'_>| self.continuation(text.tokens, text.count).to_vec();
-        texts.iter().map(of).collect()
     }
 }
 
@@ -201,6 +142,10 @@ impl DraftModels {
         let ready = MOST_ROWS.min(most);
         let mut is_ready = Vec::with_capacity(texts.len());
         for text in texts {
+            if text.count == 0 {
+                is_ready.push(false);
+                continue;
+            }
             if let Err(error) = self.follow(text) {
                 self.refuse([text.request], &error);
             }
@@ -230,7 +175,7 @@ impl DraftModels {
 }
 
 impl Propose for DraftModels {
-    fn propose(&mut self, texts: &[Text<'_>]) -> Vec<Vec<u32>> {
+    fn propose_all(&mut self, texts: &[Text<'_>]) -> Vec<Vec<u32>> {
         let is_ready = self.catch_up(texts);
         let mut lists: Vec<Vec<u32>> = texts.iter().map(|text| text.tokens.to_vec()).collect();
         let most = self.model.max_step_rows().max(1);

@@ -163,6 +163,10 @@ settings! {
     /// The text so far proposes what followed its last tokens before, to be verified so.
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     ngram: bool = false;
+    /// The checkpoint's own multi-token head proposes, to be verified so (Qwen3-Next, Qwen3.5,
+    /// DeepSeek-V3).
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    mtp: bool = false;
     /// Rows of a verification, 2 to 10: the proposals and one.
     verify_rows: usize = 5;
     /// Requests that may decode at once while any speculates; where more do, none does.
@@ -276,9 +280,15 @@ impl ServeOptions {
             let allowed = "auto, off, exact or any";
             return Err(wrong("prefix_reuse", self.prefix_reuse.clone(), allowed));
         }
-        if self.ngram && !self.draft.as_os_str().is_empty() {
-            let allowed = "off where `draft` names a model: one of the two proposes";
-            return Err(wrong("ngram", "on".to_owned(), allowed));
+        let has_draft = !self.draft.as_os_str().is_empty();
+        for (name, is_on, others) in [
+            ("ngram", self.ngram, has_draft || self.mtp),
+            ("mtp", self.mtp, has_draft),
+        ] {
+            if is_on && others {
+                let allowed = "off where another proposes: one of `draft`, `ngram` and `mtp`";
+                return Err(wrong(name, "on".to_owned(), allowed));
+            }
         }
         Ok(())
     }
@@ -415,7 +425,8 @@ mod tests {
         };
         const FAR: Option<usize> = Some(usize::MAX);
         type Change = (&'static str, fn(&mut Layer));
-        let changes: [Change; 23] = [
+        let changes: [Change; 24] = [
+            ("mtp", |l| (l.mtp, l.draft) = (Some(true), Some("a".into()))),
             ("verify_rows", |l| l.verify_rows = Some(1)),
             ("verify_rows", |l| l.verify_rows = Some(11)),
             ("speculate_max_running", |l| {

@@ -211,7 +211,9 @@ impl Model for MockModel {
                 Some(script) => script.get(row.position as usize).copied().unwrap_or(end),
                 None => {
                     let next = MockModel::following(&held.tokens);
-                    next + u32::from(wrong_every > 0 && (next + row.position) % wrong_every == 0)
+                    let is_wrong =
+                        wrong_every > 0 && (next + row.position).is_multiple_of(wrong_every);
+                    next + u32::from(is_wrong)
                 }
             };
             let poisoned = poison != 0 && u64::from(row.token) == poison;
