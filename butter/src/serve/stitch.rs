@@ -124,6 +124,8 @@ enum State {
     Call,
     /// Behind a call's JSON, before its closing marker.
     CallEnd,
+    /// In a call that was begun and went wrong: too late to take back, its rest is arguments.
+    Broken,
 }
 
 #[derive(Debug)]
@@ -202,6 +204,17 @@ impl Segments {
                 found
             }
             State::Call => self.call(pieces),
+            State::Broken => {
+                let (text, found) = match self.has_markers() {
+                    true => self.until(TOOL_END),
+                    false => (std::mem::take(&mut self.held), false),
+                };
+                push_arguments(pieces, self.calls - 1, text);
+                if found {
+                    (self.state, self.skip_space) = (State::Content, true);
+                }
+                found
+            }
             State::CallEnd => {
                 let (_, found) = self.until(TOOL_END);
                 if found {
@@ -274,16 +287,14 @@ impl Segments {
             }
         }
         if found.wrong || (found.end.is_some() && !self.named) {
-            let mut text = std::mem::take(&mut self.held);
             if self.named {
-                // Too late to take back: the rest of a broken call is arguments.
-                let rest = text.split_off(found.understood.min(text.len()));
-                push_arguments(pieces, self.calls - 1, rest);
+                self.held.drain(..found.understood.min(self.held.len()));
+                self.state = State::Broken;
             } else {
                 // No call after all: the model wrote it as text.
-                push_text(pieces, format!("{}{text}", self.opening()), Piece::Content);
+                push_text(pieces, self.opening().to_owned(), Piece::Content);
+                self.state = State::Content;
             }
-            self.state = State::Content;
             return true;
         }
         let Some(end) = found.end else {
@@ -329,6 +340,7 @@ impl Segments {
                 let text = format!("{}{held}", self.opening());
                 push_text(&mut pieces, text, Piece::Content);
             }
+            State::Broken => push_arguments(&mut pieces, self.calls - 1, held),
             State::Start | State::Content | State::Call | State::CallEnd => {}
         }
         pieces
