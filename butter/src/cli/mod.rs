@@ -251,6 +251,19 @@ pub fn open_model(
     Ok(Box::new(load(checkpoint, backend, dtype, activations)?))
 }
 
+/// The same with its multi-token head.
+fn open_with_head(
+    checkpoint: &Checkpoint,
+    run: &RunArguments,
+) -> Result<Box<dyn Model>, ModelError> {
+    if checkpoint.weights.multi_token_head.is_none() {
+        return Err(ModelError::NoHead);
+    }
+    let mut model = load(checkpoint, run.backend, run.dtype, run.activations)?;
+    model.load_head(&checkpoint.config, &checkpoint.weights)?;
+    Ok(Box::new(model))
+}
+
 fn load(
     checkpoint: &Checkpoint,
     backend: Backend,

@@ -7,6 +7,7 @@ mod burst;
 mod exchange;
 mod feed_forward;
 mod fused;
+mod head;
 mod latent;
 mod layer_inputs;
 mod matrix;
