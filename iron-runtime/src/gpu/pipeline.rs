@@ -180,7 +180,8 @@ impl GpuPipeline {
             (contract.dependent, PROGRAMMATIC_SERIALIZATION),
         ]
         .into_iter()
-        .filter_map(|(is_asked, id)| is_asked.then(|| LaunchAttribute::set(id)))
+        .filter(|(is_asked, _)| *is_asked)
+        .map(|(_, id)| LaunchAttribute::set(id))
         .collect();
         if let (false, Some(launch_with)) = (attributes.is_empty(), driver.launch_with) {
             let config = LaunchConfig {
