@@ -19,8 +19,23 @@ pub(crate) struct Turned {
     pub is_normed: bool,
 }
 
-/// Eight elements of a head as attention takes them, of a workgroup of [`HELD`] threads, each of
-/// which brings a vector `x` of some head, neighbours those of one head: over their head
+/// Sine and cosine of every rotated pair of a row, times the magnitude.
+#[device_fn]
+pub(crate) fn rotation_of(
+    frequencies: &Tensor<f32, 1>,
+    turned: Turned,
+    sines: &mut Shared<f32>,
+    cosines: &mut Shared<f32>,
+) {
+    for j in strided(frequencies.dim(0)) {
+        let angle = turned.position as f32 * frequencies[j];
+        sines[j] = angle.sin() * turned.magnitude;
+        cosines[j] = angle.cos() * turned.magnitude;
+    }
+}
+
+/// Eight elements of a head as attention takes them, of a workgroup of up to [`HELD`] threads,
+/// each of which brings a vector `x` of some head, neighbours those of one head: over their head
 /// normalised by the root mean square, and rotated in half-split form. Values stay as they are.
 #[device_fn]
 pub(crate) fn turned_head<T: Float, const HEAD_DIM: u32>(
@@ -32,16 +47,31 @@ pub(crate) fn turned_head<T: Float, const HEAD_DIM: u32>(
     frequencies: &Tensor<f32, 1>,
     turned: Turned,
 ) -> Vector<T, 8> {
-    let thread = local_index();
-    let lane = thread % (HEAD_DIM / 8);
-    let pairs = frequencies.dim(0);
     let mut sines = shared::<f32>(MOST_PAIRS);
     let mut cosines = shared::<f32>(MOST_PAIRS);
-    for j in strided(pairs) {
-        let angle = turned.position as f32 * frequencies[j];
-        sines[j] = angle.sin() * turned.magnitude;
-        cosines[j] = angle.cos() * turned.magnitude;
+    rotation_of(frequencies, turned, &mut sines, &mut cosines);
+    let lane = local_index() % (HEAD_DIM / 8);
+    let mut weights = q_norm.load8(lane).to_f32();
+    if !is_query {
+        weights = k_norm.load8(lane).to_f32();
     }
+    let pairs = frequencies.dim(0);
+    turned_by::<T, HEAD_DIM>(x, weights, is_value, &sines, &cosines, pairs, turned)
+}
+
+/// [`turned_head`] by the head's norm weights and by what [`rotation_of`] finds.
+#[device_fn]
+pub(crate) fn turned_by<T: Float, const HEAD_DIM: u32>(
+    x: F32x8,
+    weights: F32x8,
+    is_value: bool,
+    sines: &Shared<f32>,
+    cosines: &Shared<f32>,
+    pairs: u32,
+    turned: Turned,
+) -> Vector<T, 8> {
+    let thread = local_index();
+    let lane = thread % (HEAD_DIM / 8);
     let mut x = x;
     let mut squares = shared::<f32>(HELD);
     squares[thread] = x.dot(x);
@@ -59,10 +89,6 @@ pub(crate) fn turned_head<T: Float, const HEAD_DIM: u32>(
             low + high
         };
         let scale = rsqrt(sum / HEAD_DIM as f32 + turned.eps);
-        let mut weights = q_norm.load8(lane).to_f32();
-        if !is_query {
-            weights = k_norm.load8(lane).to_f32();
-        }
         x = (x * scale * weights).to::<T>().to_f32();
     }
     let mut held = shared::<f32>(8 * HELD);

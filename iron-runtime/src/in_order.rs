@@ -4,9 +4,23 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use iron_ir::kernel::Kernel;
+use iron_ir::launch::LaunchLimits;
 use parking_lot::Mutex;
 
 use crate::device::{DeviceError, Graph, RecordedLaunch};
+
+/// Threads of a cooperative launch, which are all in flight at once: each has a stack or
+/// registers of its own.
+const RESIDENT_THREADS: u64 = 1 << 14;
+
+/// A device's limits for one kernel.
+pub(crate) fn limits_of(limits: LaunchLimits, kernel: &Kernel) -> LaunchLimits {
+    LaunchLimits {
+        max_resident: RESIDENT_THREADS / u64::from(kernel.contract.threads()).max(1),
+        ..limits
+    }
+}
 
 /// Kernel and line of the first failed index check since the last synchronisation.
 pub(crate) type ErrorWord = Mutex<Option<(String, u32)>>;
