@@ -80,3 +80,26 @@ impl<Q: InOrder> Graph for Recording<Q> {
         self.queue.run_all(&self.launches)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workgroups_that_are_in_flight_together_are_counted_by_their_threads() {
+        let of = |threads: u32| {
+            let text =
+                format!("kernel @k grid(1, 1, 1) workgroup({threads}, 1, 1) cooperative {{\n}}\n");
+            let kernel = iron_ir::parse::parse(&text).expect("parses");
+            let limits = LaunchLimits {
+                max_grid: [1; 3],
+                max_workgroup: [1024; 3],
+                max_threads: 1024,
+                max_buffer_bytes: 1,
+                max_resident: u64::MAX,
+            };
+            limits_of(limits, &kernel).max_resident
+        };
+        assert_eq!([1, 256, 1024].map(of), [1 << 14, 64, 16]);
+    }
+}
