@@ -311,6 +311,9 @@ pub fn product_add<T: Float, const LANES: u32, const EARLY: u32>(
     let mut parts = shared::<f32>(OUTPUTS * SUBGROUPS);
     clear::<OUTPUTS>(&mut parts);
     launch_barrier();
+    // On its way with the inputs: behind the sums it would be a latency of its own.
+    let n = first + local_index().min(OUTPUTS - 1);
+    let residual = h[[row, n]].to_f32();
     sum_products::<T, LANES, EARLY, OUTPUTS, false, _, _, _>(
         w,
         &early,
@@ -320,9 +323,8 @@ pub fn product_add<T: Float, const LANES: u32, const EARLY: u32>(
         |i| x.load8([row, i]).to_f32(),
     );
     if local_index() < OUTPUTS {
-        let n = first + local_index();
         let sum = T::from_f32(total(&parts, local_index()));
-        h[[row, n]] = T::from_f32(h[[row, n]].to_f32() + sum.to_f32());
+        h[[row, n]] = T::from_f32(residual + sum.to_f32());
     }
 }
 
@@ -358,9 +360,13 @@ pub fn split_product_add<T: Float, const HEAD_DIM: u32, const LANES: u32, const 
     load_early::<T, LANES, EARLY, OUTPUTS, _>(w, &mut early, |o| first + o);
     let mut parts = shared::<f32>(OUTPUTS * SUBGROUPS);
     clear::<OUTPUTS>(&mut parts);
-    launch_barrier();
+    // An earlier step left the position.
     let seen = (positions[row] + 1).min(window);
     let last = seen.div_ceil(split_length(seen, HEAD_DIM)) - 1;
+    launch_barrier();
+    // On its way with the inputs: behind the sums it would be a latency of its own.
+    let n = first + local_index().min(OUTPUTS - 1);
+    let residual = h[[row, n]].to_f32();
     let joined = |i: u32| {
         let (head, column) = (i / (HEAD_DIM / 8), i % (HEAD_DIM / 8));
         let sink = sinks[head];
@@ -396,9 +402,8 @@ pub fn split_product_add<T: Float, const HEAD_DIM: u32, const LANES: u32, const 
         joined,
     );
     if local_index() < OUTPUTS {
-        let n = first + local_index();
         let sum = T::from_f32(total(&parts, local_index()));
-        h[[row, n]] = T::from_f32(h[[row, n]].to_f32() + sum.to_f32());
+        h[[row, n]] = T::from_f32(residual + sum.to_f32());
     }
 }
 

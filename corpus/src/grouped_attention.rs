@@ -7,7 +7,7 @@ use iron_ir::testing::{Bench, Benches, Bound, Cases, ints, normal};
 
 use crate::attention::{EXTRAS, capped, least_positions, most_splits, split_of};
 use crate::attention_cases::{Decode, decode_cases, heads_case, rows_case};
-use crate::heads::{MOST_PAIRS, Turned, turned_head};
+use crate::heads::{MOST_PAIRS, SCRATCH, Turned, rotation_of, turned_by};
 
 /// Threads of a workgroup.
 const THREADS: u32 = 256;
@@ -132,33 +132,117 @@ pub fn attention_decode_grouped<T: Float, const HEAD_DIM: u32, const GROUP: u32>
         end,
         sequence,
         kv_head: first_head / (heads / kv_heads),
+        first_head,
+        split,
+        row,
     };
+    let mut block_of = shared::<u32>(Shape::<HEAD_DIM, GROUP>::PAGES);
+    let mut held = private::<T>(2 * 8 * HELD);
+    find_blocks::<HEAD_DIM, GROUP>(range, block_table, &mut block_of, block_size, blocks);
+    load_first_keys::<T, HEAD_DIM, GROUP>(range, k_cache, &block_of, &mut held);
     let query = |head: u32, lane: u32| q.load8([row, first_head + head, lane]).to_f32() * scale;
     attend::<T, HEAD_DIM, GROUP, _>(
-        range,
-        query,
-        k_cache,
-        v_cache,
-        block_table,
-        partial,
-        stats,
-        soft_cap,
+        range, query, &block_of, &mut held, k_cache, v_cache, partial, stats, soft_cap,
     );
 }
 
-/// What a workgroup attends over.
+/// What a workgroup attends over: the positions `first..end` of a sequence, which are a split of a
+/// row, and the heads of a key and value head from `first_head` on.
 #[device_struct]
 struct Range {
     first: u32,
     end: u32,
     sequence: u32,
     kv_head: u32,
+    first_head: u32,
+    split: u32,
+    row: u32,
+}
+
+/// The blocks of a split, once for all tiles. Ends with a barrier.
+#[device_fn]
+fn find_blocks<const HEAD_DIM: u32, const GROUP: u32>(
+    range: Range,
+    block_table: &Tensor<u32, 2>,
+    block_of: &mut Shared<u32>,
+    block_size: u32,
+    blocks: u32,
+) {
+    let first_page = first_tile::<HEAD_DIM, GROUP>(range) / block_size;
+    for i in strided((range.end - 1) / block_size - first_page + 1) {
+        let page = index_in(first_page + i, block_table.dim(1));
+        block_of[i] = index_in(block_table[[range.sequence, page]], blocks);
+    }
+    barrier();
+}
+
+/// The first position of a split's first tile.
+#[device_fn]
+fn first_tile<const HEAD_DIM: u32, const GROUP: u32>(range: Range) -> u32 {
+    range.first - range.first % Shape::<HEAD_DIM, GROUP>::KEYS
+}
+
+/// The place of a split's first tile.
+#[device_fn]
+fn first_place<const HEAD_DIM: u32, const GROUP: u32>(range: Range, block_size: u32) -> Place {
+    let tile = first_tile::<HEAD_DIM, GROUP>(range);
+    Place {
+        tile,
+        slot: tile % block_size,
+        page: 0,
+    }
+}
+
+/// The position that a thread's row `j` of a tile is of: a thread's rows are a run apart. Rows that
+/// the split does not have are others again: what nobody wrote may be NaN, which a weight of zero
+/// keeps.
+#[device_fn]
+fn position_of<const HEAD_DIM: u32, const GROUP: u32>(range: Range, tile: u32, j: u32) -> u32 {
+    let own = local_index() / Shape::<HEAD_DIM, GROUP>::LANES;
+    let position = tile + j * Shape::<HEAD_DIM, GROUP>::RUN + own;
+    position.max(range.first).min(range.end - 1)
+}
+
+/// The keys of a split's first two tiles.
+#[device_fn]
+fn load_first_keys<T: Float, const HEAD_DIM: u32, const GROUP: u32>(
+    range: Range,
+    k_cache: &Tensor<T, 4>,
+    block_of: &Shared<u32>,
+    held: &mut Private<T>,
+) {
+    let (lane, block_size) = (
+        local_index() % Shape::<HEAD_DIM, GROUP>::LANES,
+        k_cache.dim(2),
+    );
+    let zeroth = first_place::<HEAD_DIM, GROUP>(range, block_size);
+    let second = after(
+        zeroth,
+        Shape::<HEAD_DIM, GROUP>::KEYS,
+        range.end,
+        block_size,
+    );
+    for half in unroll(0..2) {
+        let place = if half == 0 { zeroth } else { second };
+        let block = block_of[place.page];
+        for j in unroll(0..HELD) {
+            let position = position_of::<HEAD_DIM, GROUP>(range, place.tile, j);
+            let slot = place.slot + position - place.tile;
+            held.store8(
+                half * HELD + j,
+                k_cache.load8([block, range.kv_head, slot, lane]),
+            );
+        }
+    }
 }
 
 /// [`attention_decode_grouped`] and the heads of its new rows, each of a sequence of its own:
 /// `qkv` becomes queries, keys and values as [`heads_to_cache`](crate::heads::heads_to_cache)
 /// makes them, those of the new position are written to the cache, and the queries attend. A key
 /// and value head has `GROUP` query heads.
+///
+/// All that earlier steps left is read while the launch before still runs: of `qkv` alone may a
+/// launch before this one in the same step be the writer.
 #[kernel(
     grid = [splits, kv_heads, rows],
     workgroup = 256,
@@ -201,29 +285,56 @@ pub fn attention_of_heads<T: Float, const HEAD_DIM: u32, const GROUP: u32>(
     }
     let sequence = index_in(sequences[row], all_sequences);
     let kv_head = group_id(1);
+    let range = Range {
+        first,
+        end,
+        sequence,
+        kv_head,
+        first_head: kv_head * GROUP,
+        split,
+        row,
+    };
+    let mut block_of = shared::<u32>(Shape::<HEAD_DIM, GROUP>::PAGES);
+    let mut held = private::<T>(2 * 8 * HELD);
+    find_blocks::<HEAD_DIM, GROUP>(range, block_table, &mut block_of, block_size, blocks);
+    // The new position is not in the cache yet.
+    if first < end.min(position) {
+        let known = Range {
+            end: end.min(position),
+            ..range
+        };
+        load_first_keys::<T, HEAD_DIM, GROUP>(known, k_cache, &block_of, &mut held);
+    }
     // The group's queries, then its key and its value.
     let lanes = HEAD_DIM / 8;
     let (own, lane) = (local_index() / lanes, local_index() % lanes);
+    let (is_query, is_value) = (own < GROUP, own > GROUP);
     let mut head = kv_head * GROUP + own;
-    if own >= GROUP {
+    let mut weights = q_norm.load8(lane).to_f32();
+    if !is_query {
         head = heads + (own - GROUP).min(1) * kv_heads + kv_head;
+        weights = k_norm.load8(lane).to_f32();
     }
-    let x = qkv.load8([row, head * lanes + lane]).to_f32();
     let turned = Turned {
         position,
         magnitude,
         eps,
         is_normed: is_normed != 0,
     };
-    let (is_query, is_value) = (own < GROUP, own > GROUP);
-    let ready =
-        turned_head::<T, HEAD_DIM>(x, is_query, is_value, q_norm, k_norm, frequencies, turned);
+    let mut scratch = shared::<f32>(SCRATCH);
+    rotation_of(frequencies, turned, &mut scratch);
+    launch_barrier();
+
+    let x = qkv.load8([row, head * lanes + lane]).to_f32();
+    let ready = turned_by::<T, HEAD_DIM>(x, weights, is_value, pairs, turned, &mut scratch);
     let mut queries = shared::<f32>(GROUP * HEAD_DIM);
+    let mut fresh = shared::<T>(HEAD_DIM);
     if is_query {
         queries.store8(local_index(), ready.to_f32());
     }
     // The split that ends with the new position is the one that reads it.
-    if end == position + 1 && !is_query && own <= GROUP + 1 {
+    let is_last = end == position + 1;
+    if is_last && !is_query && own <= GROUP + 1 {
         let page = index_in(position / block_size, max_blocks);
         let block = index_in(block_table[[sequence, page]], blocks);
         let slot = position % block_size;
@@ -231,29 +342,32 @@ pub fn attention_of_heads<T: Float, const HEAD_DIM: u32, const GROUP: u32>(
             v_cache.store8([block, kv_head, slot, lane], ready);
         } else {
             k_cache.store8([block, kv_head, slot, lane], ready);
+            fresh.store8(lane, ready);
         }
     }
     barrier_global();
-    let range = Range {
-        first,
-        end,
-        sequence,
-        kv_head,
-    };
+    if is_last {
+        // Where the first tiles hold the new position, its key is the one just made.
+        let key = fresh.load8(lane);
+        let zeroth = first_place::<HEAD_DIM, GROUP>(range, block_size);
+        let second = after(zeroth, Shape::<HEAD_DIM, GROUP>::KEYS, end, block_size);
+        for half in unroll(0..2) {
+            let tile = if half == 0 { zeroth.tile } else { second.tile };
+            for j in unroll(0..HELD) {
+                if position_of::<HEAD_DIM, GROUP>(range, tile, j) == position {
+                    held.store8(half * HELD + j, key);
+                }
+            }
+        }
+    }
     let query = |head: u32, lane: u32| queries.load8(head * lanes + lane) * scale;
     attend::<T, HEAD_DIM, GROUP, _>(
-        range,
-        query,
-        k_cache,
-        v_cache,
-        block_table,
-        partial,
-        stats,
-        soft_cap,
+        range, query, &block_of, &mut held, k_cache, v_cache, partial, stats, soft_cap,
     );
 }
 
-/// A workgroup's attention: `scaled_query` gives eight elements of one of its heads.
+/// A workgroup's attention: `scaled_query` gives eight elements of one of its heads, `held` holds
+/// the keys of the first two tiles.
 #[device_fn]
 #[expect(
     clippy::too_many_arguments,
@@ -262,9 +376,10 @@ pub fn attention_of_heads<T: Float, const HEAD_DIM: u32, const GROUP: u32>(
 fn attend<T: Float, const HEAD_DIM: u32, const GROUP: u32, Q: Fn(u32, u32) -> F32x8>(
     range: Range,
     scaled_query: Q,
+    block_of: &Shared<u32>,
+    held: &mut Private<T>,
     k_cache: &Tensor<T, 4>,
     v_cache: &Tensor<T, 4>,
-    block_table: &Tensor<u32, 2>,
     partial: &mut Tensor<f32, 4>,
     stats: &mut Tensor<f32, 4>,
     soft_cap: f32,
@@ -273,54 +388,32 @@ fn attend<T: Float, const HEAD_DIM: u32, const GROUP: u32, Q: Fn(u32, u32) -> F3
     let run = Shape::<HEAD_DIM, GROUP>::RUN;
     let tile_keys = Shape::<HEAD_DIM, GROUP>::KEYS;
     let stride = Shape::<HEAD_DIM, GROUP>::STRIDE;
-    let (split, row, first_head) = (group_id(0), group_id(2), group_id(1) * GROUP);
     let Range {
         first,
         end,
-        sequence,
+        sequence: _,
         kv_head,
+        first_head,
+        split,
+        row,
     } = range;
-    let (max_blocks, blocks, block_size) = (block_table.dim(1), k_cache.dim(0), k_cache.dim(2));
+    let block_size = k_cache.dim(2);
     let (lane, own) = (local_index() % lanes, local_index() / lanes);
-    let begin = first - first % tile_keys;
+    let begin = first_tile::<HEAD_DIM, GROUP>(range);
 
     let mut partials = shared::<f32>(Shape::<HEAD_DIM, GROUP>::SCRATCH);
     let mut scores = shared::<f32>((MOST_POSITIONS + 2 * tile_keys) * GROUP);
     let mut shares = shared::<f32>(THREADS);
     let mut extremes = shared::<f32>(8 * GROUP);
-    let mut block_of = shared::<u32>(Shape::<HEAD_DIM, GROUP>::PAGES);
     let mut query = private::<f32>(8 * GROUP);
-    // Two tiles: one is computed, the other on its way.
-    let mut held = private::<T>(2 * 8 * HELD);
 
-    // The blocks of the split, once for all tiles.
-    let first_page = begin / block_size;
-    for i in strided((end - 1) / block_size - first_page + 1) {
-        let page = index_in(first_page + i, max_blocks);
-        block_of[i] = index_in(block_table[[sequence, page]], blocks);
-    }
-    barrier();
-    let zeroth = Place {
-        tile: begin,
-        slot: begin % block_size,
-        page: 0,
-    };
+    // Two tiles are held: one is computed, the other on its way.
+    let zeroth = first_place::<HEAD_DIM, GROUP>(range, block_size);
     let second = after(zeroth, tile_keys, end, block_size);
     let third = after(second, tile_keys, end, block_size);
-    // A thread's rows of a tile are a run apart. Rows that the split does not have are others
-    // again: what nobody wrote may be NaN, which a weight of zero keeps.
     let row_of = |place: Place, j: u32| {
-        let position = (place.tile + j * run + own).max(first).min(end - 1);
-        place.slot + position - place.tile
+        place.slot + position_of::<HEAD_DIM, GROUP>(range, place.tile, j) - place.tile
     };
-    for half in unroll(0..2) {
-        let place = if half == 0 { zeroth } else { second };
-        let block = block_of[place.page];
-        for j in unroll(0..HELD) {
-            let keys = k_cache.load8([block, kv_head, row_of(place, j), lane]);
-            held.store8(half * HELD + j, keys);
-        }
-    }
     for head in unroll(0..GROUP) {
         query.store8(head, scaled_query(head, lane));
     }

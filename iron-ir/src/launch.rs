@@ -94,6 +94,9 @@ pub struct LaunchLimits {
     pub max_threads: u32,
     /// Bytes of one tensor's extent.
     pub max_buffer_bytes: u64,
+    /// Workgroups of a cooperative launch, which all run at once: of this pipeline where it is
+    /// known.
+    pub max_resident: u64,
 }
 
 /// A launch that the contract accepts.
@@ -310,6 +313,18 @@ pub enum ContractError {
         /// As `256×1×1`.
         axes: String,
         /// Largest allowed.
+        limit: u64,
+    },
+    /// More workgroups would wait for each other than run at once.
+    #[error(
+        "kernel `{kernel}`: its {found} workgroups wait for each other at grid barriers, this device and pipeline run {limit} at once; launch fewer"
+    )]
+    Resident {
+        /// Kernel.
+        kernel: String,
+        /// Workgroups.
+        found: u64,
+        /// Most that run at once.
         limit: u64,
     },
     /// A view is larger than the device can address.
@@ -665,6 +680,15 @@ fn check_grid(
     let threads: u64 = workgroup.iter().map(|&n| u64::from(n)).product();
     if threads > u64::from(limits.max_threads) {
         return Err(refuse(threads, u64::from(limits.max_threads)));
+    }
+    let count = grid.iter().map(|&n| u64::from(n));
+    let count = count.fold(1, u64::saturating_mul);
+    if kernel.contract.cooperative && count > limits.max_resident {
+        return Err(ContractError::Resident {
+            kernel: kernel.full_name(),
+            found: count,
+            limit: limits.max_resident,
+        });
     }
     Ok(grid)
 }

@@ -54,8 +54,15 @@
 //!
 //! **Memory**: shared and private arrays are undefined until written. Threads of one workgroup
 //! see each other's writes after a barrier that names the memory; threads of different
-//! workgroups only through atomics or the end of the launch. Barriers and group operations
-//! stand in control flow that is uniform in the workgroup.
+//! workgroups only through atomics, a grid barrier or the end of the launch. Barriers and group
+//! operations stand in control flow that is uniform in the workgroup.
+//!
+//! A **grid barrier** joins every thread of the launch: what any of them wrote to memory before
+//! is visible to all behind it. It needs a kernel declared `cooperative`, whose launch is refused
+//! where its workgroups do not all run at once ([`launch::LaunchLimits::max_resident`]), and
+//! control flow that is uniform in the launch: decided by scalars, dimensions and what tensors
+//! that the kernel only reads hold at such indices. A workgroup that ends before the others'
+//! barrier is a fault.
 //!
 //! **Faults** have no answer: an index out of bounds, a race, a read of undefined memory, a loop that
 //! never ends. Contracts and the verifier refuse what they can see; the `reference` execution of

@@ -109,6 +109,7 @@ impl Limits {
             max_workgroup: self.max_workgroup,
             max_threads: self.max_threads,
             max_buffer_bytes: self.max_buffer_bytes,
+            max_resident: u64::MAX,
         }
     }
 }

@@ -6,6 +6,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use iron_ir::Scalar;
+use iron_ir::contract::Feature;
 use iron_ir::kernel::Kernel;
 use iron_ir::launch::{Argument, AsTensorArg, DeviceBuffer, LaunchLimits, TensorArg};
 use iron_ir::op::Const;
@@ -52,6 +53,15 @@ pub fn contract_parts(y: &mut Tensor<u32, (n,)>, parts: u32) {
 #[kernel(grid = [1], workgroup = [64, 32])]
 pub fn contract_wide_group(y: &mut Tensor<u32, { (2048,) }>) {
     y[local_index()] = 1;
+}
+
+/// Workgroups that wait for each other.
+#[kernel(grid = [groups], workgroup = 256, cooperative)]
+pub fn contract_meeting(y: &mut Tensor<u32, (n,)>, groups: u32) {
+    if global_id(0) == 0 && groups > 0 && n > 0 {
+        y[0] = 1;
+    }
+    grid_barrier();
 }
 
 /// In place by the contract.
@@ -475,6 +485,38 @@ fn what_the_compiled_pipeline_allows_counts() {
         assert_eq!(
             refusal(&few_bytes, sound(&device)),
             "kernel `contract_sample`, parameter `x`: the view spans 96 bytes, this device addresses 64"
+        );
+    }
+}
+
+#[test]
+fn workgroups_that_wait_for_each_other_fit_at_once_or_are_refused() {
+    let kernel = built("contract_meeting");
+    for device in devices() {
+        let backend = device.backend().name();
+        let pipeline = match device.pipeline(&kernel) {
+            Ok(pipeline) => pipeline,
+            Err(error) => {
+                assert!(!device.has(Feature::GridBarrier), "{backend}: {error}");
+                assert!(
+                    error.to_string().contains("grid-barrier"),
+                    "{backend}: {error}"
+                );
+                continue;
+            }
+        };
+        let limit = pipeline.limits().max_resident;
+        let y = Argument::Tensor(view(&device, Scalar::U32, &[1]));
+        let of = |groups: u64| refusal(&pipeline, vec![y.clone(), scalar(Scalar::U32, groups)]);
+        assert_eq!(of(limit), "accepted", "{backend}");
+        assert_eq!(
+            of(limit + 1),
+            format!(
+                "kernel `contract_meeting`: its {} workgroups wait for each other at grid \
+                 barriers, this device and pipeline run {limit} at once; launch fewer",
+                limit + 1
+            ),
+            "{backend}"
         );
     }
 }

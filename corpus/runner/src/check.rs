@@ -654,6 +654,7 @@ fn whole_kernel(rule: Rule, entry: &KernelEntry, kernel: &Kernel, message: Strin
 fn refused(error: &VerifyError) -> Report {
     let (rule, what) = match error.fault {
         Fault::Divergent { .. } => (Rule::Divergence, "what diverges"),
+        Fault::DivergentGrid { .. } => (Rule::GridBarrier, "what diverges"),
         Fault::NotUniform { .. } => (Rule::NotUniform, ""),
         Fault::ReadOnly { .. } => (Rule::ReadOnly, "its declaration"),
         _ => (Rule::Malformed, ""),

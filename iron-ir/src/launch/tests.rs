@@ -46,6 +46,7 @@ const WIDE: LaunchLimits = LaunchLimits {
     max_workgroup: [1024, 1024, 64],
     max_threads: 1024,
     max_buffer_bytes: 1 << 40,
+    max_resident: 8,
 };
 
 /// A kernel whose parameters and contract are given in text.
@@ -526,5 +527,30 @@ fn the_block_holds_dimensions_strides_and_scalars() {
     assert_eq!(
         checked.bindings.scalars,
         [None, Some(-2), Some(0x0123_4567_89ab_cdef)]
+    );
+}
+
+#[test]
+fn workgroups_that_wait_for_each_other_all_run_at_once() {
+    let launch = |kind: &str, count: i64| {
+        let kernel = kernel(
+            &format!("grid(@s, 2, 1) workgroup(64, 1, 1) {kind}"),
+            "  param @s: i64\n  param @y: tensor<f32, [4], read_write, align 1>",
+        );
+        let scalar = Const {
+            scalar: Scalar::I64,
+            bits: count as u64,
+        };
+        let view = Argument::Tensor(dense(Scalar::F32, &[4]));
+        check(&kernel, &[Argument::Scalar(scalar), view], &WIDE)
+    };
+    launch("cooperative", 4).expect("eight of eight");
+    launch("", 5).expect("none waits for another");
+    let refused = launch("cooperative", 5)
+        .expect_err("ten of eight")
+        .to_string();
+    assert!(
+        refused.contains("its 10 workgroups") && refused.contains("run 8 at once"),
+        "{refused}"
     );
 }

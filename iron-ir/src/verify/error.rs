@@ -82,6 +82,16 @@ pub enum Fault {
         /// Where.
         condition: Span,
     },
+    /// A grid barrier stands where only some workgroups may pass.
+    #[error(
+        "a grid barrier must be reached by every thread of the launch, but {cause} may differ between them; do it outside and mask the work instead"
+    )]
+    DivergentGrid {
+        /// What diverges.
+        cause: &'static str,
+        /// Where.
+        condition: Span,
+    },
     /// A value that must be the same in every thread may not be.
     #[error("{role} must be the same in every thread of the workgroup")]
     NotUniform {
@@ -111,7 +121,9 @@ pub struct VerifyError {
 impl VerifyError {
     pub(crate) fn new(kernel: &Kernel, span: Span, fault: Fault) -> VerifyError {
         let related = match &fault {
-            Fault::Divergent { condition, .. } => Some(*condition),
+            Fault::Divergent { condition, .. } | Fault::DivergentGrid { condition, .. } => {
+                Some(*condition)
+            }
             Fault::ReadOnly { declared, .. } => Some(*declared),
             _ => None,
         };
@@ -133,7 +145,9 @@ impl fmt::Display for VerifyError {
             self.location, self.kernel, self.fault
         )?;
         match (&self.fault, &self.related) {
-            (Fault::Divergent { .. }, Some((_, at))) => write!(f, " (diverges at {at})"),
+            (Fault::Divergent { .. } | Fault::DivergentGrid { .. }, Some((_, at))) => {
+                write!(f, " (diverges at {at})")
+            }
             (_, Some((_, at))) => write!(f, " (declared at {at})"),
             (_, None) => Ok(()),
         }

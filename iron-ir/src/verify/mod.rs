@@ -15,10 +15,12 @@
 //! 5. **Structure**: `break` and `continue` inside a loop; a tile map's body has no store to
 //!    shared or global memory, no barrier, collective, atomic, jump out or tile statement.
 //! 6. **Tiles**: shapes, spaces and element types of every tile statement; none is empty.
-//! 7. **Contract**: dimensions and parameters that expressions name; workgroup sizes above zero.
+//! 7. **Contract**: dimensions and parameters that expressions name; workgroup sizes above zero;
+//!    grid barriers only in a `cooperative` kernel, behind the launch barrier of a `dependent` one.
 //! 8. **Uniformity**: barriers, collectives, subgroup exchanges and tile statements stand in
 //!    control flow that is uniform in the workgroup; broadcast sources and tile origins are
-//!    uniform (file `uniformity`, whose head has the rules).
+//!    uniform (file `uniformity`, whose head has the rules). Grid barriers stand in control flow
+//!    that is uniform in the launch.
 //!
 //! Not checked, because it depends on the launch: bounds, races, initialisation of shared and
 //! private memory, a zero step. The reference execution reports those.

@@ -339,3 +339,66 @@ fn narrow_accumulators_are_flagged() {
             .any(|m| m.starts_with("this sum accumulates in f16"))
     );
 }
+
+/// A cooperative kernel with a body and an attribute more.
+fn cooperative(attribute: &str, body: &str) -> Result<(), String> {
+    let text = format!(
+        "kernel @k grid(#n, 1, 1) workgroup(64, 1, 1) {attribute} {{
+  dim #n
+  param @count: u32
+  param @x: tensor<u32, [#n], read, align 1>
+  param @y: tensor<u32, [#n], read_write, align 1>
+  shared &s: [u32; 64]
+{body}
+}}
+"
+    );
+    let kernel = crate::parse::parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    verify(&kernel).map_err(|errors| errors.to_string())
+}
+
+#[test]
+fn grid_barriers_stand_where_the_whole_launch_passes() {
+    const MEET: &str = "barrier grid shared_and_global";
+    let inside = |condition: &str| format!("{condition}\nif %c {{\n{MEET}\n}}");
+    let uniform = [
+        "%c: bool = lt @count, 3u32",
+        "%c: bool = lt #n, group_count.0",
+        "%v: u32 = load @x[3u32]\n%c: bool = lt %v, 3u32",
+    ];
+    for condition in uniform {
+        cooperative("cooperative", &inside(condition)).expect(condition);
+    }
+    let differing = [
+        "%c: bool = lt group_id.0, 3u32",
+        "%v: u32 = load @x[group_id.0]\n%c: bool = lt %v, 3u32",
+        "%v: u32 = load @y[3u32]\n%c: bool = lt %v, 3u32",
+        "%v: u32 = group reduce.sum 1u32\n%c: bool = lt %v, 3u32",
+        "%c: bool = lt local_index, 3u32",
+    ];
+    for condition in differing {
+        let refused = cooperative("cooperative", &inside(condition)).expect_err(condition);
+        assert!(refused.contains("every thread of the launch"), "{refused}");
+    }
+    // A workgroup's own barrier may stand there.
+    let own = "%c: bool = lt group_id.0, 3u32\nif %c {\nbarrier workgroup shared\n}";
+    cooperative("cooperative", &format!("{own}\n{MEET}")).expect("uniform in the workgroup");
+}
+
+#[test]
+fn grid_barriers_need_their_licence_and_stand_behind_the_launch_barrier() {
+    const MEET: &str = "barrier grid shared_and_global";
+    const WAIT: &str = "barrier launch shared_and_global";
+    let refused = cooperative("", MEET).expect_err("not cooperative");
+    assert!(refused.contains("declared `cooperative`"), "{refused}");
+    let both = "cooperative dependent";
+    cooperative(both, &format!("{WAIT}\n{MEET}")).expect("behind it");
+    cooperative(both, MEET).expect("the launch waits at its start");
+    let refused = cooperative(both, &format!("{MEET}\n{WAIT}")).expect_err("before it");
+    assert!(
+        refused.contains("launch barrier; put it behind"),
+        "{refused}"
+    );
+    let held = format!("%c: bool = lt @count, 3u32\nif %c {{\n{WAIT}\n{MEET}\n}}");
+    cooperative(both, &held).expect_err("one statement holds both");
+}

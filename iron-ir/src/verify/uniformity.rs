@@ -14,6 +14,9 @@
 //! loop threads are together again. A `return` in divergent control flow makes everything after
 //! it divergent, and enclosing loops entirely.
 //!
+//! A kernel with grid barriers is looked at once more, for all threads of the launch: there
+//! workgroup ids and what workgroup operations give are not uniform.
+//!
 //! Assignments make this a fixed point: variables only ever turn from uniform to divergent, and
 //! the walk repeats until none turns.
 
@@ -25,17 +28,59 @@ use crate::op::{BarrierScope, BuiltinOp, GroupOp, Op, Place, Stmt, TileStmt};
 
 /// The faults of a kernel whose definitions and types are right.
 pub(super) fn check(kernel: &Kernel) -> Vec<VerifyError> {
-    let mut analysis = Analysis::new(kernel);
-    analysis.settle();
-    analysis.report = true;
-    analysis.walk();
-    analysis.errors
+    let mut grid_barriers = Vec::new();
+    kernel.body.walk(&mut |stmt, span| {
+        if matches!(stmt, Stmt::Barrier(BarrierScope::Grid, _)) {
+            grid_barriers.push(span);
+        }
+    });
+    let mut errors = Vec::new();
+    if let (Some(&span), Some(lack)) = (grid_barriers.first(), licence_lack(kernel)) {
+        errors.push(VerifyError::new(
+            kernel,
+            span,
+            Fault::Malformed(lack.into()),
+        ));
+    }
+    for over_grid in [false, true]
+        .into_iter()
+        .take(1 + grid_barriers.len().min(1))
+    {
+        let mut analysis = Analysis::new(kernel, over_grid);
+        analysis.settle();
+        analysis.report = true;
+        analysis.walk();
+        errors.append(&mut analysis.errors);
+    }
+    errors
+}
+
+/// What a kernel with grid barriers lacks of what makes workgroups that wait for each other safe:
+/// all are resident, and none of them is of the launch before, which counts its arrivals in the
+/// same place.
+fn licence_lack(kernel: &Kernel) -> Option<&'static str> {
+    if !kernel.contract.cooperative {
+        return Some("a grid barrier needs a kernel declared `cooperative`");
+    }
+    let first = |scope: BarrierScope| {
+        let is = move |stmt: &Stmt| matches!(stmt, Stmt::Barrier(found, _) if *found == scope);
+        kernel.body.0.iter().position(|(stmt, _)| {
+            let mut found = is(stmt);
+            for block in stmt.blocks() {
+                block.walk(&mut |stmt, _| found |= is(stmt));
+            }
+            found
+        })
+    };
+    let launch = first(BarrierScope::Launch).filter(|_| kernel.contract.dependent);
+    let is_early = launch.is_some_and(|launch| first(BarrierScope::Grid) <= Some(launch));
+    is_early.then_some("a grid barrier stands before the kernel's launch barrier; put it behind")
 }
 
 /// For each value, whether it is the same in every thread of the workgroup that computes it.
 /// The kernel must have been verified.
 pub fn uniform_values(kernel: &Kernel) -> Vec<bool> {
-    let mut analysis = Analysis::new(kernel);
+    let mut analysis = Analysis::new(kernel, false);
     analysis.settle();
     analysis.values.iter().map(|d| !d).collect()
 }
@@ -49,6 +94,8 @@ struct Cause {
 
 struct Analysis<'k> {
     kernel: &'k Kernel,
+    /// Uniform is what is the same in every thread of the launch, not of a workgroup.
+    over_grid: bool,
     /// Divergent values, variables and private arrays.
     values: Vec<bool>,
     locals: Vec<bool>,
@@ -72,15 +119,16 @@ struct Loop {
 }
 
 impl<'k> Analysis<'k> {
-    fn new(kernel: &'k Kernel) -> Self {
+    fn new(kernel: &'k Kernel, over_grid: bool) -> Self {
         let mut values = vec![false; kernel.values.len()];
         for (value, data) in kernel.values.iter() {
             if let Op::Builtin(op, axis) = data.op {
-                values[value.index()] = divergent_builtin(kernel, op, axis);
+                values[value.index()] = divergent_builtin(kernel, op, axis, over_grid);
             }
         }
         Analysis {
             kernel,
+            over_grid,
             values,
             locals: vec![false; kernel.locals.len()],
             arrays: vec![false; kernel.arrays.len()],
@@ -149,6 +197,7 @@ impl<'k> Analysis<'k> {
             Stmt::Atomic { result, .. } => self.mark(*result, true),
             // The one thread that copies waits for the launches before by itself.
             Stmt::Barrier(BarrierScope::Launch, _) if self.in_role => {}
+            Stmt::Barrier(BarrierScope::Grid, _) if self.over_grid => self.grid_barrier(span),
             Stmt::Barrier(scope, _) => {
                 self.collective(span, || format!("the {} barrier", scope_name(*scope)));
             }
@@ -171,7 +220,7 @@ impl<'k> Analysis<'k> {
                     );
                 }
                 let scan = matches!(op, GroupOp::ScanInclusive | GroupOp::ScanExclusive);
-                self.mark(*result, scan);
+                self.mark(*result, scan || self.over_grid);
             }
             Stmt::Mma { result, .. } => {
                 self.collective(span, || "this matrix product".to_string());
@@ -235,7 +284,7 @@ impl<'k> Analysis<'k> {
             Stmt::Tile(tile) => self.tile(tile, span),
             Stmt::Machine(machine) => {
                 if let Some(result) = machine.result {
-                    self.mark(result, false);
+                    self.mark(result, self.over_grid);
                 }
                 // Products are the whole warpgroup's, the others one thread's or each thread's.
                 if matches!(machine.op, MachineOp::Product | MachineOp::ProductHeld) {
@@ -362,7 +411,7 @@ impl<'k> Analysis<'k> {
     }
 
     fn collective(&mut self, span: Span, operation: impl FnOnce() -> String) {
-        let Some(cause) = self.control.filter(|_| self.report) else {
+        let Some(cause) = self.control.filter(|_| self.report && !self.over_grid) else {
             return;
         };
         let fault = Fault::Divergent {
@@ -373,8 +422,19 @@ impl<'k> Analysis<'k> {
         self.errors.push(VerifyError::new(self.kernel, span, fault));
     }
 
+    fn grid_barrier(&mut self, span: Span) {
+        let Some(cause) = self.control.filter(|_| self.report) else {
+            return;
+        };
+        let fault = Fault::DivergentGrid {
+            cause: cause.what,
+            condition: cause.span,
+        };
+        self.errors.push(VerifyError::new(self.kernel, span, fault));
+    }
+
     fn uniform(&mut self, span: Span, value: Value, role: &str) {
-        if self.report && self.is(value) {
+        if self.report && !self.over_grid && self.is(value) {
             let fault = Fault::NotUniform { role: role.into() };
             self.errors.push(VerifyError::new(self.kernel, span, fault));
         }
@@ -412,7 +472,7 @@ fn constant_tensor(kernel: &Kernel, param: crate::entity::Param, tensor: &Tensor
         })
 }
 
-fn divergent_builtin(kernel: &Kernel, op: BuiltinOp, axis: u8) -> bool {
+fn divergent_builtin(kernel: &Kernel, op: BuiltinOp, axis: u8, over_grid: bool) -> bool {
     let size = kernel
         .contract
         .workgroup
@@ -420,6 +480,7 @@ fn divergent_builtin(kernel: &Kernel, op: BuiltinOp, axis: u8) -> bool {
         .copied()
         .unwrap_or(0);
     match op {
+        BuiltinOp::GroupId | BuiltinOp::GlobalId if over_grid => true,
         BuiltinOp::GroupId
         | BuiltinOp::GroupCount
         | BuiltinOp::GroupSize

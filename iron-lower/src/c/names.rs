@@ -269,6 +269,7 @@ const OURS: &[&str] = &[
     "check_index",
     "grid_barrier",
     "grid_arrivals",
+    "arrivals_now",
     "round_to_odd",
     "total_divide",
     "total_remainder",

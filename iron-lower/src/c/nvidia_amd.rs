@@ -435,22 +435,30 @@ fn exchanges_through_tensors(kernel: &Kernel) -> bool {
     found
 }
 
-/// A barrier over the grid by a counter that only grows: the workgroups of one launch reach a
-/// multiple of their number together. Needs a cooperative launch, which makes all resident.
-pub(crate) fn grid_barrier_helper() -> String {
-    "// Arrivals at grid barriers of every launch so far.\n\
-     __device__ unsigned long long grid_arrivals;\n\n\
-     __device__ inline void grid_barrier() {\n    \
-     __threadfence();\n    \
-     __syncthreads();\n    \
-     if (threadIdx.x == 0u && threadIdx.y == 0u && threadIdx.z == 0u) {\n        \
-     const unsigned long long groups = (unsigned long long)gridDim.x * gridDim.y * gridDim.z;\n        \
-     const unsigned long long ticket = atomicAdd(&grid_arrivals, 1ull);\n        \
-     const unsigned long long goal = (ticket / groups + 1ull) * groups;\n        \
-     while (atomicAdd(&grid_arrivals, 0ull) < goal) {\n        \
-     }\n    \
-     }\n    \
-     __syncthreads();\n    \
-     __threadfence();\n}"
-        .into()
+/// A barrier over the grid by a counter that needs no reset: the arrivals of all workgroups at one
+/// barrier add up to its highest bit, which turns. Needs all workgroups resident. `load` is the
+/// target's function `arrivals_now`, a load that orders what follows it.
+pub(crate) fn grid_barrier_helper(load: &str) -> String {
+    format!(
+        "// Arrivals at grid barriers of every launch so far.\n\
+         __device__ unsigned int grid_arrivals;\n\n\
+         #ifndef IRON_ARRIVALS_BY_HOST\n\
+         __device__ inline unsigned int arrivals_now(const unsigned int* counter) {{\n\
+         {load}\n\
+         }}\n\
+         #endif\n\n\
+         __device__ inline void grid_barrier() {{\n    \
+         __syncthreads();\n    \
+         if (threadIdx.x == 0u && threadIdx.y == 0u && threadIdx.z == 0u) {{\n        \
+         const unsigned int others = gridDim.x * gridDim.y * gridDim.z - 1u;\n        \
+         const bool first = blockIdx.x == 0u && blockIdx.y == 0u && blockIdx.z == 0u;\n        \
+         __threadfence();\n        \
+         const unsigned int before = atomicAdd(&grid_arrivals, first ? 0x80000000u - others : 1u);\n        \
+         while (((before ^ arrivals_now(&grid_arrivals)) & 0x80000000u) == 0u) {{\n        \
+         }}\n        \
+         __threadfence();\n    \
+         }}\n    \
+         __syncthreads();\n\
+         }}"
+    )
 }

@@ -345,7 +345,7 @@ impl Dialect for Cuda {
             BarrierScope::Workgroup => "__syncthreads();".into(),
             BarrierScope::Grid => {
                 ops.helpers
-                    .require("grid_barrier", shared::grid_barrier_helper);
+                    .require("grid_barrier", || shared::grid_barrier_helper(ARRIVALS_NOW));
                 "grid_barrier();".into()
             }
             BarrierScope::Launch => LAUNCH_BARRIER.into(),
@@ -483,6 +483,12 @@ fn mma_helper(name: &str, ty: &str) -> String {
          );\n    return sum;\n}}\n#endif"
     )
 }
+
+/// PTX ISA 6.0: what stands behind an acquiring load sees what was written before the stores that
+/// it saw.
+const ARRIVALS_NOW: &str = "    unsigned int now;
+    asm volatile(\"ld.acquire.gpu.u32 %0, [%1];\" : \"=r\"(now) : \"l\"(counter) : \"memory\");
+    return now;";
 
 /// Waits until the launches before are done and their writes are visible.
 const LAUNCH_BARRIER: &str = "asm volatile(\"griddepcontrol.wait;\" ::: \"memory\");";

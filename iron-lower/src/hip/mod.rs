@@ -79,6 +79,10 @@ const RESERVED: &[&str] = &[
     "ocml",
 ];
 
+/// An agent is a device.
+const ARRIVALS_NOW: &str = "\
+    \x20   return __hip_atomic_load(counter, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_AGENT);";
+
 const BFLOAT: &str = "\
 // The upper half of a float.
 struct bfloat {
@@ -275,7 +279,7 @@ impl Dialect for Hip {
             BarrierScope::Workgroup => "__syncthreads();".into(),
             BarrierScope::Grid => {
                 ops.helpers
-                    .require("grid_barrier", shared::grid_barrier_helper);
+                    .require("grid_barrier", || shared::grid_barrier_helper(ARRIVALS_NOW));
                 "grid_barrier();".into()
             }
             BarrierScope::Launch => return Err("a barrier between launches".into()),

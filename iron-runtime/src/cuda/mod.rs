@@ -31,6 +31,7 @@ mod attribute {
     pub const MAX_BLOCK: [i32; 3] = [2, 3, 4];
     pub const MAX_GRID: [i32; 3] = [5, 6, 7];
     pub const WARP_SIZE: i32 = 10;
+    pub const MULTIPROCESSORS: i32 = 16;
     pub const MAJOR: i32 = 75;
     pub const MINOR: i32 = 76;
     pub const SHARED_OPT_IN: i32 = 97;
@@ -86,6 +87,7 @@ fn identify(driver: &Driver, device: i32) -> Result<Found, DeviceError> {
     Ok(Found {
         profile,
         architecture,
+        multiprocessors: ask(attribute::MULTIPROCESSORS)?,
     })
 }
 

@@ -36,7 +36,7 @@ use parking_lot::Mutex;
 
 use crate::device::{Backend, Device, DeviceError, Graph, Pipeline, RecordedLaunch};
 use crate::identity::artifact_hash;
-use crate::in_order::{ErrorWord, InOrder, Recording};
+use crate::in_order::{self, ErrorWord, InOrder, Recording};
 use crate::memory::{self, ProcessMemory};
 use compiler::Compiler;
 use executor::Launch;
@@ -81,7 +81,7 @@ impl Pipeline for EmulatedPipeline {
         &self.kernel
     }
     fn limits(&self) -> LaunchLimits {
-        self.limits
+        in_order::limits_of(self.limits, &self.kernel)
     }
     fn artifact(&self) -> &str {
         &self.artifact
@@ -367,8 +367,11 @@ impl InOrder for Shared {
         // its buffer; the block has the kernel's layout, and the lock keeps others away.
         let result = unsafe {
             match groups {
-                Some(groups) => executor::run(&launch, groups.iter().copied()),
-                None => executor::run(&launch, 0..all),
+                // Workgroups that meet at grid barriers run together.
+                Some(groups) if !launch.cooperative => {
+                    executor::run(&launch, groups.iter().copied())
+                }
+                _ => executor::run(&launch, 0..all),
             }
         };
         result.map_err(|message| DeviceError::Fault {

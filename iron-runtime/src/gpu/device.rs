@@ -124,6 +124,7 @@ pub(crate) struct GpuDevice {
     flags: Vec<String>,
     profile: Profile,
     architecture: String,
+    multiprocessors: u32,
     name: String,
     driver_version: i32,
     pipelines: Mutex<HashMap<String, Arc<GpuPipeline>>>,
@@ -197,6 +198,7 @@ impl GpuDevice {
             flags: (opening.flags)(&found),
             profile: found.profile,
             architecture: found.architecture,
+            multiprocessors: found.multiprocessors,
             compiler: opening.compiler,
             cache: ArtifactCache::open(opening.cache),
             name,
@@ -253,6 +255,7 @@ impl GpuDevice {
             artifact: key,
             dynamic_shared,
             limits: self.limits(),
+            multiprocessors: self.multiprocessors,
         };
         let pipeline = GpuPipeline::load(&self.stream, parts)?;
         let (registers, local_bytes) = pipeline.resources;
@@ -308,6 +311,7 @@ impl Device for GpuDevice {
             max_workgroup: self.profile.limits.max_workgroup,
             max_threads: self.profile.limits.max_threads,
             max_buffer_bytes: self.stream.memory,
+            max_resident: u64::MAX,
         }
     }
 

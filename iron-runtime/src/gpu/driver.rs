@@ -105,6 +105,8 @@ table! {
     launch(function: Handle, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Handle, parameters: *mut *mut c_void, extra: *mut *mut c_void) = "cuLaunchKernel", "hipModuleLaunchKernel";
     /// Queues a launch whose workgroups are all resident.
     launch_cooperative(function: Handle, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Handle, parameters: *mut *mut c_void) = "cuLaunchCooperativeKernel", "hipModuleLaunchCooperativeKernel";
+    /// Workgroups of so many threads that a multiprocessor runs at once.
+    occupancy(count: *mut i32, function: Handle, threads: i32, shared: usize) = "cuOccupancyMaxActiveBlocksPerMultiprocessor", "hipModuleOccupancyMaxActiveBlocksPerMultiprocessor";
     /// Begins to record what is queued on a stream.
     capture_begin(stream: Handle, mode: i32) = "cuStreamBeginCapture_v2", "hipStreamBeginCapture";
     /// Ends the recording.
@@ -187,6 +189,21 @@ pub(crate) struct LaunchAttribute {
     pub value: [u32; 16],
 }
 
+impl LaunchAttribute {
+    /// An attribute that is on.
+    pub fn set(id: i32) -> LaunchAttribute {
+        let mut value = [0u32; 16];
+        value[0] = 1;
+        LaunchAttribute {
+            id,
+            padding: [0; 4],
+            value,
+        }
+    }
+}
+
+/// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`.
+pub(crate) const COOPERATIVE: i32 = 2;
 /// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`.
 pub(crate) const PROGRAMMATIC_SERIALIZATION: i32 = 6;
 

@@ -46,6 +46,8 @@ pub(crate) struct Found {
     pub profile: Profile,
     /// The compiler's architecture: `sm_90a`, `gfx942:sramecc+:xnack-`.
     pub architecture: String,
+    /// Multiprocessors, or compute units.
+    pub multiprocessors: u32,
 }
 
 /// A refused lowering in the runtime's words.

@@ -10,7 +10,9 @@ use iron_ir::launch::{Argument, LaunchLimits, TensorArg};
 use iron_ir::layout::{BlockLayout, FieldKind};
 
 use super::device::Stream;
-use super::driver::{Handle, LaunchAttribute, LaunchConfig, PROGRAMMATIC_SERIALIZATION};
+use super::driver::{
+    COOPERATIVE, Handle, LaunchAttribute, LaunchConfig, PROGRAMMATIC_SERIALIZATION,
+};
 use super::memory::GpuBuffer;
 use super::{Vendor, tensor_map};
 use crate::device::{DeviceError, Pipeline, RecordedLaunch};
@@ -50,6 +52,7 @@ pub(crate) struct Parts<'a> {
     pub artifact: String,
     pub dynamic_shared: u32,
     pub limits: LaunchLimits,
+    pub multiprocessors: u32,
 }
 
 impl GpuPipeline {
@@ -109,6 +112,15 @@ impl GpuPipeline {
             let status = unsafe { set(pipeline.function, MAX_DYNAMIC_SHARED, bytes) };
             driver.check("cuFuncSetAttribute", status)?;
         }
+        if pipeline.kernel.contract.cooperative {
+            let mut each = 0;
+            let threads = i32::try_from(pipeline.kernel.contract.threads()).unwrap_or(i32::MAX);
+            let shared = pipeline.dynamic_shared as usize;
+            // SAFETY: the function is of a loaded module; the count is valid for writes.
+            unsafe { driver.occupancy(&mut each, pipeline.function, threads, shared) }?;
+            pipeline.limits.max_resident =
+                u64::try_from(each).unwrap_or(0) * u64::from(parts.multiprocessors);
+        }
         if pipeline.kernel.checks_indices() {
             pipeline.error_word = Some(stream.error_word(pipeline.kernel.full_name())?);
         }
@@ -136,26 +148,9 @@ impl GpuPipeline {
             .iter()
             .map(|field| block[field.offset as usize..].as_mut_ptr().cast())
             .collect();
-        if self.kernel.contract.cooperative {
-            // SAFETY: one pointer a parameter of the entry point, each to a value of its type;
-            // the driver copies them before it returns.
-            return unsafe {
-                driver.launch_cooperative(
-                    function,
-                    gx,
-                    gy,
-                    gz,
-                    bx,
-                    by,
-                    bz,
-                    shared,
-                    on,
-                    pointers.as_mut_ptr(),
-                )
-            };
-        }
-        // Drivers refuse or misread a packed list with parameters at multiples of 64 bytes (seen
-        // with 580.159), which tensor maps are.
+        // Drivers refuse or misread a packed list with parameters at multiples of 64 bytes, which
+        // tensor maps are, and refuse one in a cooperative launch that they record in a graph
+        // (both seen with 580.159).
         let has_maps = self
             .layout
             .fields
@@ -174,31 +169,50 @@ impl GpuPipeline {
             std::ptr::from_mut(&mut bytes).cast(),
             std::ptr::without_provenance_mut(end),
         ];
-        let (listed, packed) = if has_maps {
+        let contract = &self.kernel.contract;
+        let (listed, packed) = if has_maps || contract.cooperative {
             (pointers.as_mut_ptr(), std::ptr::null_mut())
         } else {
             (std::ptr::null_mut(), extra.as_mut_ptr())
         };
-        let is_dependent = self.kernel.contract.dependent;
-        if let (true, Some(launch_with)) = (is_dependent, driver.launch_with) {
-            let mut value = [0u32; 16];
-            value[0] = 1;
-            let attribute = LaunchAttribute {
-                id: PROGRAMMATIC_SERIALIZATION,
-                padding: [0; 4],
-                value,
-            };
+        let attributes: Vec<LaunchAttribute> = [
+            (contract.cooperative, COOPERATIVE),
+            (contract.dependent, PROGRAMMATIC_SERIALIZATION),
+        ]
+        .into_iter()
+        .filter(|(is_asked, _)| *is_asked)
+        .map(|(_, id)| LaunchAttribute::set(id))
+        .collect();
+        if let (false, Some(launch_with)) = (attributes.is_empty(), driver.launch_with) {
             let config = LaunchConfig {
                 grid: [gx, gy, gz],
                 block: [bx, by, bz],
                 shared,
                 stream: on,
-                attributes: &attribute,
-                count: 1,
+                attributes: attributes.as_ptr(),
+                count: attributes.len() as u32,
             };
-            // SAFETY: as below; the configuration outlives the call.
+            // SAFETY: as below; configuration and attributes outlive the call.
             let status = unsafe { launch_with(&config, function, listed, packed) };
             return driver.check("cuLaunchKernelEx", status);
+        }
+        if contract.cooperative {
+            // SAFETY: one pointer a parameter of the entry point, each to a value of its type;
+            // the driver copies them before it returns.
+            return unsafe {
+                driver.launch_cooperative(
+                    function,
+                    gx,
+                    gy,
+                    gz,
+                    bx,
+                    by,
+                    bz,
+                    shared,
+                    on,
+                    pointers.as_mut_ptr(),
+                )
+            };
         }
         // SAFETY: either one pointer a parameter of the entry point, each to a value of its type,
         // or the packed block, laid out as its parameter list; the driver copies them before it

@@ -41,6 +41,8 @@ const COMPILER: &[&str] = &[
 
 /// `hipDeviceAttributeWarpSize` of ROCm 5 and later.
 const WARP_SIZE: i32 = 87;
+/// `hipDeviceAttributeMultiprocessorCount` of the same.
+const MULTIPROCESSORS: i32 = 63;
 
 /// Bytes that hold `hipDeviceProp_t` of every version so far, with room.
 const PROPERTIES_BYTES: usize = 16 << 10;
@@ -75,9 +77,13 @@ fn hiprtc_candidates() -> Vec<PathBuf> {
 
 fn identify(driver: &Driver, device: i32) -> Result<Found, DeviceError> {
     let architecture = architecture(driver, device)?;
-    let mut lanes = 0;
-    // SAFETY: the value is valid for writes and the device exists.
-    unsafe { driver.device_attribute(&mut lanes, WARP_SIZE, device)? };
+    let ask = |attribute| {
+        let mut value = 0;
+        // SAFETY: the value is valid for writes and the device exists.
+        unsafe { driver.device_attribute(&mut value, attribute, device) }?;
+        Ok::<i32, DeviceError>(value)
+    };
+    let lanes = ask(WARP_SIZE)?;
     let base = architecture.split(':').next().unwrap_or_default();
     let known = profile::by_name(base).filter(|p| p.target == iron_lower::Target::Hip);
     let fallback = if lanes == 64 { "gfx90a" } else { "gfx1100" };
@@ -99,6 +105,7 @@ fn identify(driver: &Driver, device: i32) -> Result<Found, DeviceError> {
     Ok(Found {
         profile,
         architecture,
+        multiprocessors: u32::try_from(ask(MULTIPROCESSORS)?).unwrap_or(0),
     })
 }
 

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use crate::device::{Backend, Device, DeviceError, Graph, Pipeline, RecordedLaunch, admit};
 use crate::identity::artifact_hash;
-use crate::in_order::{ErrorWord, InOrder, Recording};
+use crate::in_order::{self, ErrorWord, InOrder, Recording};
 use crate::memory::{self, ProcessMemory};
 
 /// The host device.
@@ -34,6 +34,7 @@ const LIMITS: LaunchLimits = LaunchLimits {
     max_workgroup: [1024; 3],
     max_threads: 1024,
     max_buffer_bytes: 1 << 40,
+    max_resident: u64::MAX,
 };
 
 impl Default for HostDevice {
@@ -70,7 +71,7 @@ impl Pipeline for HostPipeline {
         &self.kernel
     }
     fn limits(&self) -> LaunchLimits {
-        LIMITS
+        in_order::limits_of(LIMITS, &self.kernel)
     }
     fn artifact(&self) -> &str {
         &self.artifact
@@ -228,8 +229,11 @@ impl InOrder for Shared {
         // and the lock keeps others away.
         let report = unsafe {
             match groups {
-                Some(groups) => run(&launch, groups.iter().copied()),
-                None => run(&launch, 0..all),
+                // Workgroups that meet at grid barriers run together.
+                Some(groups) if !launch.kernel.contract.cooperative => {
+                    run(&launch, groups.iter().copied())
+                }
+                _ => run(&launch, 0..all),
             }
         };
         let kernel = || pipeline.kernel.full_name();

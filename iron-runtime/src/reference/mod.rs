@@ -53,7 +53,7 @@ use parking_lot::Mutex;
 
 use crate::device::{Backend, Device, DeviceError, Graph, Pipeline, RecordedLaunch};
 use crate::identity::artifact_hash;
-use crate::in_order::{ErrorWord, InOrder, Recording};
+use crate::in_order::{self, ErrorWord, InOrder, Recording};
 use machine::{Launch, Machine, Stop};
 use memory::{BufferMemory, ReferenceBuffer, Shadows, TensorMemory, own};
 use program::Program;
@@ -116,7 +116,7 @@ impl Pipeline for ReferencePipeline {
         &self.kernel
     }
     fn limits(&self) -> LaunchLimits {
-        LIMITS
+        in_order::limits_of(LIMITS, &self.kernel)
     }
     fn artifact(&self) -> &str {
         &self.artifact
@@ -131,6 +131,7 @@ const LIMITS: LaunchLimits = LaunchLimits {
     max_workgroup: [1024; 3],
     max_threads: 1024,
     max_buffer_bytes: 1 << 40,
+    max_resident: u64::MAX,
 };
 
 impl Default for ReferenceDevice {

@@ -134,6 +134,10 @@ IRON_ATOMIC(atomicAdd, unsigned int, old + value)
 IRON_ATOMIC(atomicAdd, unsigned long long, old + value)
 IRON_ATOMIC(atomicAdd, float, old + value)
 IRON_ATOMIC(atomicExch, float, value)
+#define IRON_ARRIVALS_BY_HOST
+inline unsigned int arrivals_now(unsigned int* counter, unsigned int line = __builtin_LINE()) {
+  return iron_emulated::atomic(counter, line, [](unsigned int old) { return old; });
+}
 IRON_ATOMIC_ORDER(int)
 IRON_ATOMIC_ORDER(unsigned int)
 IRON_ATOMIC_ORDER(long long)
