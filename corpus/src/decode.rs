@@ -312,8 +312,11 @@ pub fn product_add<T: Float, const LANES: u32, const EARLY: u32>(
     clear::<OUTPUTS>(&mut parts);
     launch_barrier();
     // On its way with the inputs: behind the sums it would be a latency of its own.
-    let n = first + local_index().min(OUTPUTS - 1);
-    let residual = h[[row, n]].to_f32();
+    let n = first + local_index();
+    let mut residual = 0.0f32;
+    if local_index() < OUTPUTS {
+        residual = h[[row, n]].to_f32();
+    }
     sum_products::<T, LANES, EARLY, OUTPUTS, false, _, _, _>(
         w,
         &early,
@@ -365,8 +368,11 @@ pub fn split_product_add<T: Float, const HEAD_DIM: u32, const LANES: u32, const 
     let last = seen.div_ceil(split_length(seen, HEAD_DIM)) - 1;
     launch_barrier();
     // On its way with the inputs: behind the sums it would be a latency of its own.
-    let n = first + local_index().min(OUTPUTS - 1);
-    let residual = h[[row, n]].to_f32();
+    let n = first + local_index();
+    let mut residual = 0.0f32;
+    if local_index() < OUTPUTS {
+        residual = h[[row, n]].to_f32();
+    }
     let joined = |i: u32| {
         let (head, column) = (i / (HEAD_DIM / 8), i % (HEAD_DIM / 8));
         let sink = sinks[head];

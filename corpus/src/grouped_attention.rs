@@ -7,7 +7,7 @@ use iron_ir::testing::{Bench, Benches, Bound, Cases, ints, normal};
 
 use crate::attention::{EXTRAS, capped, least_positions, most_splits, split_of};
 use crate::attention_cases::{Decode, decode_cases, heads_case, rows_case};
-use crate::heads::{MOST_PAIRS, TURNING, Turned, rotation_of, turned_by};
+use crate::heads::{MOST_PAIRS, SCRATCH, Turned, rotation_of, turned_by};
 
 /// Threads of a workgroup.
 const THREADS: u32 = 256;
@@ -321,7 +321,7 @@ pub fn attention_of_heads<T: Float, const HEAD_DIM: u32, const GROUP: u32>(
         eps,
         is_normed: is_normed != 0,
     };
-    let mut scratch = shared::<f32>(TURNING);
+    let mut scratch = shared::<f32>(SCRATCH);
     rotation_of(frequencies, turned, &mut scratch);
     launch_barrier();
 

@@ -24,8 +24,8 @@ pub(crate) struct Turned {
 const COSINES: u32 = MOST_PAIRS / 8;
 const SQUARES: u32 = 2 * COSINES;
 const VECTORS: u32 = SQUARES + HELD / 8;
-/// Floats of a scratch for [`HELD`] threads.
-pub(crate) const TURNING: u32 = 8 * (VECTORS + HELD);
+/// Floats of the scratch of [`HELD`] threads.
+pub(crate) const SCRATCH: u32 = 8 * (VECTORS + HELD);
 
 /// Puts sine and cosine of every rotated pair of a row, times the magnitude, into the scratch.
 #[device_fn]
@@ -50,7 +50,7 @@ pub(crate) fn turned_head<T: Float, const HEAD_DIM: u32>(
     frequencies: &Tensor<f32, 1>,
     turned: Turned,
 ) -> Vector<T, 8> {
-    let mut scratch = shared::<f32>(TURNING);
+    let mut scratch = shared::<f32>(SCRATCH);
     rotation_of(frequencies, turned, &mut scratch);
     let lane = local_index() % (HEAD_DIM / 8);
     let mut weights = q_norm.load8(lane).to_f32();

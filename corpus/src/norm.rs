@@ -7,22 +7,26 @@ use iron_ir::testing::{Benches, Bound, Cases, ints, normal, uniform, values};
 /// are read once.
 const KEPT: u32 = 2;
 
-/// A thread's [`KEPT`] vectors of a row, the last of the row in place of those past its end:
-/// loads behind conditions of a thread wait for each other.
+/// The vector of a row that a thread keeps at `j`; the last of the row past its end, because loads
+/// behind conditions wait for each other.
 #[device_fn]
-fn load_kept<T: Float, X: Fn(u32) -> Vector<T, 8>>(kept: &mut Private<T>, vectors: u32, x: X) {
+fn kept_at(j: u32, vectors: u32) -> u32 {
+    (j * 256 + local_index()).min(vectors - 1)
+}
+
+/// Loads a thread's [`KEPT`] vectors of the weights.
+#[device_fn]
+fn load_weights<T: Float>(w: &Tensor<T, 1>, weights: &mut Private<T>) {
     for j in unroll(0..KEPT) {
-        if j * 256 < vectors {
-            kept.store8(j, x((j * 256 + local_index()).min(vectors - 1)));
-        }
+        weights.store8(j, w.load8(kept_at(j, w.dim(0) / 8)));
     }
 }
 
-/// `y[row, :] = x[row, :] * scale * w`, the first [`KEPT`] vectors of a thread from `kept` and
+/// `y[row, :] = x[row, :] * scale * w`, the first [`KEPT`] vectors of a thread by `kept` and
 /// `weights`.
 #[device_fn]
-fn store_scaled<T: Float>(
-    kept: &Private<T>,
+fn store_scaled<T: Float, K: Fn(u32) -> F32x8>(
+    kept: K,
     weights: &Private<T>,
     x: &Tensor<T, 2>,
     w: &Tensor<T, 1>,
@@ -34,7 +38,7 @@ fn store_scaled<T: Float>(
     for j in unroll(0..KEPT) {
         let i = j * 256 + local_index();
         if i < vectors {
-            let v = kept.load8(j).to_f32() * scale * weights.load8(j).to_f32();
+            let v = kept(j) * scale * weights.load8(j).to_f32();
             y.store8([row, i], v.to::<T>());
         }
     }
@@ -65,14 +69,16 @@ pub fn rms_norm<T: Float>(
         return;
     }
     let mut weights = private::<T>(8 * KEPT);
-    let mut kept = private::<T>(8 * KEPT);
-    load_kept(&mut weights, vectors, |i| w.load8(i));
+    let mut kept = private::<f32>(8 * KEPT);
+    load_weights(w, &mut weights);
     launch_barrier();
-    load_kept(&mut kept, vectors, |i| x.load8([row, i]));
+    for j in unroll(0..KEPT) {
+        kept.store8(j, x.load8([row, kept_at(j, vectors)]).to_f32());
+    }
     let mut sum = 0.0f32;
     for j in unroll(0..KEPT) {
         if j * 256 + local_index() < vectors {
-            let v = kept.load8(j).to_f32();
+            let v = kept.load8(j);
             sum += v.dot(v);
         }
     }
@@ -81,7 +87,7 @@ pub fn rms_norm<T: Float>(
         sum += v.dot(v);
     }
     let scale = rsqrt(workgroup_sum(sum) / cols as f32 + eps);
-    store_scaled(&kept, &weights, x, w, y, row, scale);
+    store_scaled(|j| kept.load8(j), &weights, x, w, y, row, scale);
 }
 
 /// Residual sum and its root-mean-square norm:
@@ -146,7 +152,7 @@ fn add_and_norm<T: Float, X: Fn(u32) -> Vector<T, 8>>(
     let mut weights = private::<T>(8 * KEPT);
     let mut kept = private::<T>(8 * KEPT);
     let mut added = private::<T>(8 * KEPT);
-    load_kept(&mut weights, vectors, |i| w.load8(i));
+    load_weights(w, &mut weights);
     launch_barrier();
     for j in unroll(0..KEPT) {
         let i = j * 256 + local_index();
@@ -176,7 +182,7 @@ fn add_and_norm<T: Float, X: Fn(u32) -> Vector<T, 8>>(
         sum += v.dot(v);
     }
     let scale = rsqrt(workgroup_sum(sum) / w.dim(0) as f32 + eps);
-    store_scaled(&kept, &weights, h, w, y, row, scale);
+    store_scaled(|j| kept.load8(j).to_f32(), &weights, h, w, y, row, scale);
 }
 
 /// Layer norm of each row:
