@@ -11,6 +11,7 @@ pub mod decode;
 pub mod delta;
 pub mod elementwise;
 pub mod experts;
+pub mod f8_cache;
 pub mod grouped_attention;
 pub mod heads;
 pub mod latent;
