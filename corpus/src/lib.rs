@@ -26,6 +26,8 @@ pub mod quant_product;
 pub mod recurrent;
 pub mod reduce;
 pub mod rope;
+pub mod sampling;
+pub mod scan;
 pub mod selection;
 pub mod top;
 
