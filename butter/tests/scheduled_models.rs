@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use butter::checkpoint::Checkpoint;
-use butter::engine::{DeviceModel, EngineOptions, ProductInputs};
+use butter::engine::{CacheType, DeviceModel, EngineOptions, ProductInputs};
 use butter::model::Model;
 use butter::sampler::{Sampler, SamplingParameters};
 use butter::scheduler::{
@@ -52,6 +52,7 @@ fn bench(
         max_sequences: running + spare,
         max_step_rows: CHUNK,
         cache_positions: (running + spare) * 192,
+        cache: CacheType::Activations,
     };
     let device = iron_runtime::open(backend).expect("opened before");
     let model = DeviceModel::load(device, &checkpoint, options).expect("the model loads");

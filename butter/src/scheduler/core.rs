@@ -12,6 +12,7 @@ use super::metrics::SchedulerMetrics;
 use super::prefix::{Parked, PrefixCache, PrefixReuse, Wanted};
 use super::request::{Choice, Event, Failure, Job, Request};
 use crate::model::{Model, ModelCapacity, ModelError, RowOutput, RowResult, StepRow};
+use crate::sampler::Draw;
 
 /// Later requests that may pass one whose room is not there yet.
 const MOST_BYPASSES: usize = 8;
@@ -355,7 +356,7 @@ impl Scheduler {
                 let mut given = given.into_iter();
                 let next = |row: &StepRow| match row.output {
                     RowOutput::Nothing => Ok(None),
-                    RowOutput::Logits | RowOutput::Greedy => Ok(given.next()),
+                    RowOutput::Logits | RowOutput::Greedy | RowOutput::Drawn => Ok(given.next()),
                 };
                 results.extend(all.iter().map(next));
             }
@@ -479,7 +480,18 @@ impl Scheduler {
     fn step(&mut self, rows: &[StepRow]) -> Result<Vec<RowResult>, ModelError> {
         self.metrics.steps.fetch_add(1, Relaxed);
         self.metrics.rows.fetch_add(rows.len() as u64, Relaxed);
-        let result = self.model.step(rows);
+        let draws: Vec<Draw> = rows
+            .iter()
+            .filter(|row| row.output == RowOutput::Drawn)
+            .filter_map(|row| {
+                let owns = |request: &&Request| {
+                    let lease = request.lease.as_ref();
+                    lease.is_some_and(|lease| lease.sequence() == row.sequence)
+                };
+                self.running.iter().find(owns)?.job.chooser.draw()
+            })
+            .collect();
+        let result = self.model.step_drawing(rows, &draws);
         if result.is_err() {
             self.metrics.failed_steps.fetch_add(1, Relaxed);
         }
@@ -614,7 +626,10 @@ type Chosen = Option<Result<Choice, Failure>>;
 
 fn chosen(request: &mut Request, result: Option<RowResult>) -> Chosen {
     Some(match result? {
-        RowResult::Token(token) => Ok(Choice::token(token)),
+        RowResult::Token(token) => {
+            request.job.chooser.take(token);
+            Ok(Choice::token(token))
+        }
         RowResult::Logits(logits) => request.job.chooser.choose(logits),
         RowResult::Failed(message) => Err(Failure::Row(message)),
     })
@@ -637,6 +652,8 @@ fn output_at(request: &Request, position: usize) -> RowOutput {
         RowOutput::Nothing
     } else if request.job.chooser.wants_logits() {
         RowOutput::Logits
+    } else if request.job.chooser.wants_draw() {
+        RowOutput::Drawn
     } else {
         RowOutput::Greedy
     }
