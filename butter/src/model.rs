@@ -53,6 +53,43 @@ pub enum RowResult {
     Failed(String),
 }
 
+/// One row of a step of a model's multi-token head: what the model computed at a position, and the
+/// token that follows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HeadRow {
+    /// The sequence, in which the head keeps its own cache.
+    pub sequence: SequenceId,
+    /// The token that follows the position.
+    pub token: u32,
+    /// The position, below what the sequence reserves.
+    pub position: u32,
+    /// Where what was computed comes from; the same for all rows of a step.
+    pub from: HiddenFrom,
+    /// What is wanted of the row: of the token after the next.
+    pub output: RowOutput,
+}
+
+/// What a row of a multi-token head goes on from.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum HiddenFrom {
+    /// The row of the model's last step at the same position.
+    Model = 0,
+    /// The row of the head's last step at the position before.
+    Head = 1,
+}
+
+impl HeadRow {
+    /// The row as one of the model's.
+    pub fn as_step_row(&self) -> StepRow {
+        StepRow {
+            sequence: self.sequence,
+            token: self.token,
+            position: self.position,
+            output: self.output,
+        }
+    }
+}
+
 /// A loaded model that can run steps.
 pub trait Model {
     /// Number of logits a row.
@@ -118,6 +155,14 @@ pub trait Model {
         draws: &[Draw],
     ) -> Result<Vec<RowResult>, ModelError> {
         draw_on_host(self, rows, draws)
+    }
+
+    /// Runs the model's multi-token head on all rows and returns one result for each row whose
+    /// output is not [`RowOutput::Nothing`], in the rows' order. No sequence moves: the head's
+    /// cache takes what stands at the rows' positions in place of what stood there.
+    fn head_step(&mut self, rows: &[HeadRow]) -> Result<Vec<RowResult>, ModelError> {
+        let _ = rows;
+        Err(ModelError::NoHead)
     }
 
     /// Runs up to `steps` steps, at least one, of greedy rows of a sequence each, in which each
@@ -245,6 +290,9 @@ pub enum ModelError {
         /// Draws.
         draws: usize,
     },
+    /// A multi-token head was asked for and is not there.
+    #[error("this checkpoint has no multi-token head that is loaded (`--mtp`)")]
+    NoHead,
     /// A token past the vocabulary.
     #[error("token {token} is past the vocabulary of {vocab_size}")]
     Token {

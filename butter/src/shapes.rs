@@ -164,6 +164,7 @@ impl Shape {
             final_norm: WeightVector::ones(hidden),
             output: (!self.tied).then(|| matrix(self.vocab_size, hidden)),
             per_layer: None,
+            multi_token_head: None,
         }
     }
 }

@@ -11,8 +11,12 @@
 //! a proposal `x` is accepted with probability `min(1, p(x) / q(x))` and replaced by a draw from
 //! `max(p - q, 0)`, normalised, where it is not.
 
+mod batch;
+mod own_head;
 mod propose;
 
+pub use batch::{Entered, Propose, Text};
+pub use own_head::OwnHead;
 pub use propose::{DraftModel, NGram, Proposal, Proposer};
 
 use std::time::Instant;
@@ -28,6 +32,10 @@ use crate::tokenizer::Tokenizer;
 
 /// How many rows one verification has.
 pub const VERIFY_ROWS: std::ops::RangeInclusive<usize> = 2..=10;
+
+/// Most rows of one sequence that are verified in a step, with those that enter again before
+/// them: from one more on a model may take a prompt's kernels, whose sums have another order.
+pub(crate) const MOST_ROWS: usize = 15;
 
 /// Streams of random numbers, beside that of [`Sampler::choose`].
 const DRAFT_STREAM: u64 = 1;
@@ -90,7 +98,7 @@ pub struct SpeculationRequest<'a> {
 ///
 /// Both models give back what was rejected. A model that cannot cut its state back to the last
 /// token accepted (see [`Model::truncate_sequence`]) goes back as far as it can and runs the
-/// tokens accepted again.
+/// tokens accepted again, with the rows of the next verification.
 pub fn speculate(
     target: &mut dyn Model,
     proposer: &mut dyn Proposer,
@@ -140,7 +148,13 @@ pub fn speculate(
         proposals.truncate(known_tokens.count());
         tokens.extend(proposals.iter().map(|proposal| proposal.token));
         let wanted = sampler.row_output();
-        let results = target.follow(&tokens, known - 1, proposals.len() + 1, wanted)?;
+        while let Some(end) = target.behind(known - 1, tokens.len()) {
+            let start = target.length;
+            target.step(&tokens, end, end, wanted)?;
+            target.report(proposer, start, &tokens[start + 1..=end], 0)?;
+        }
+        let start = target.length;
+        let results = target.step(&tokens, known - 1, tokens.len(), wanted)?;
         tokens.truncate(known);
         let mut accepted = 0;
         for (i, result) in results.iter().enumerate() {
@@ -165,6 +179,9 @@ pub fn speculate(
         });
         // The token pushed last has entered neither.
         let committed = known + accepted;
+        let left = prompt_ids.len() + max_tokens - tokens.len();
+        let wanted = most_proposals.min(left.saturating_sub(1));
+        target.report(proposer, start, &tokens[start + 1..], wanted)?;
         target.keep(committed)?;
         proposer.keep(committed)?;
         let refused = tokens[known..].iter().position(|&token| !wants_more(token));
@@ -311,18 +328,45 @@ impl<'m> Follower<'m> {
         output: RowOutput,
     ) -> Result<Vec<RowResult>, ModelError> {
         debug_assert!(self.length <= first_choice && first_choice + n_choices == tokens.len());
-        // What is verified is one step of its own, however much there is to catch up on.
-        let limit = self.model.max_step_rows().max(1);
-        while self.length < first_choice {
-            let end = first_choice.min(self.length + limit);
-            self.step(tokens, end, RowOutput::Nothing)?;
+        while let Some(end) = self.behind(first_choice, tokens.len()) {
+            self.step(tokens, end, end, output)?;
         }
-        self.step(tokens, tokens.len(), output)
+        self.step(tokens, first_choice, tokens.len(), output)
     }
 
+    /// How far the next step goes that catches up on what comes before a choice; `None` where a
+    /// few rows at most are missing, which enter with those of the choices up to `end`.
+    fn behind(&self, first_choice: usize, end: usize) -> Option<usize> {
+        let limit = self.model.max_step_rows().max(1);
+        let is_behind = self.length < first_choice && end - self.length > limit.min(MOST_ROWS);
+        is_behind.then(|| first_choice.min(self.length + limit))
+    }
+
+    /// Tells a proposer that rows from `position` on have entered in the last step, and what
+    /// follows each; it may propose `count` tokens behind them.
+    fn report(
+        &mut self,
+        proposer: &mut dyn Proposer,
+        position: usize,
+        following: &[u32],
+        count: usize,
+    ) -> Result<(), ModelError> {
+        let entered = Entered {
+            request: 0,
+            sequence: self.sequence()?,
+            position,
+            following,
+            count,
+        };
+        proposer.entered(self.model, &entered);
+        Ok(())
+    }
+
+    /// Enters the tokens up to `end`; gives the results of those from `first_choice` on.
     fn step(
         &mut self,
         tokens: &[u32],
+        first_choice: usize,
         end: usize,
         output: RowOutput,
     ) -> Result<Vec<RowResult>, ModelError> {
@@ -331,7 +375,10 @@ impl<'m> Follower<'m> {
             sequence,
             token: tokens[position],
             position: position as u32,
-            output,
+            output: match position < first_choice {
+                true => RowOutput::Nothing,
+                false => output,
+            },
         };
         let rows: Vec<StepRow> = (self.length..end).map(row).collect();
         let results = self.model.step(&rows)?;

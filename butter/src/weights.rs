@@ -17,7 +17,7 @@ use crate::quote::quoted;
 
 mod resolve;
 
-pub(crate) use resolve::{LayerNames, Resolver};
+pub(crate) use resolve::{HeadNames, LayerNames, Resolver};
 
 /// Which names a checkpoint uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -318,6 +318,23 @@ pub struct ModelWeights {
     pub output: Option<WeightMatrix>,
     /// What makes the inputs of each layer.
     pub per_layer: Option<PerLayerInputWeights>,
+    /// What proposes further tokens, where the checkpoint has it.
+    pub multi_token_head: Option<Box<MultiTokenHeadWeights>>,
+}
+
+/// The weights of a [`MultiTokenHead`](crate::config::MultiTokenHead).
+#[derive(Clone, Debug)]
+pub struct MultiTokenHeadWeights {
+    /// `[hidden_size]`, of the following token's embedding.
+    pub embedding_norm: WeightVector,
+    /// `[hidden_size]`, of what the model computed.
+    pub hidden_norm: WeightVector,
+    /// `[hidden_size, 2 * hidden_size]`: of the embedding, then of what was computed.
+    pub join: WeightMatrix,
+    /// Its layer.
+    pub layer: LayerWeights,
+    /// `[hidden_size]`, before the output projection.
+    pub norm: WeightVector,
 }
 
 /// The weights of [`PerLayerInputs`](crate::config::PerLayerInputs) before the layers.
@@ -602,6 +619,16 @@ pub enum WeightsError {
         name: String,
         /// Its type.
         ty: &'static str,
+    },
+    /// A multi-token head with an embedding or output projection of its own.
+    #[error(
+        "{copy} is not equal to {shared}, which the multi-token head is computed with: remove the head's tensors to load the model without it"
+    )]
+    HeadDiffers {
+        /// The head's tensor.
+        copy: String,
+        /// The model's.
+        shared: String,
     },
     /// An output projection that is stored and said to be the embedding, and is not.
     #[error(

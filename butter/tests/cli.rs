@@ -212,6 +212,18 @@ fn hostile_values_are_refused_in_one_line_that_names_the_flag() {
         text.contains("--draft") && text.contains("--ngram"),
         "{text}"
     );
+    let line = error_line(&butter(&[&generate[..], &["--mtp"]].concat()));
+    assert!(line.contains("no multi-token head"), "{line}");
+    for (flags, words) in [
+        (&["--mtp"][..], "no multi-token head"),
+        (&["--mtp", "--ngram"], "ngram is on"),
+        (&["--ngram", "--verify-rows", "11"], "verify_rows is 11"),
+    ] {
+        let serve = ["serve", "--port", "0", "--model", &path];
+        let line = butter(&[&serve[..], flags].concat());
+        let line = String::from_utf8_lossy(&line.stderr).into_owned();
+        assert!(line.contains(words), "{line}");
+    }
 
     // Sizes that the model cannot have are named with the flag before anything is loaded.
     for (flag, words) in [

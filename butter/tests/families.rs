@@ -584,7 +584,12 @@ fn keys_that_change_nothing_are_read() {
         ),
         (
             "deepseek_v3",
-            value!({"num_nextn_predict_layers": 1, "auto_map": {"AutoModel": "x"}}),
+            value!({"num_nextn_predict_layers": 0, "auto_map": {"AutoModel": "x"}}),
+        ),
+        (
+            "qwen3_5_moe",
+            value!({"mtp_num_hidden_layers": 1, "mtp_use_dedicated_embeddings": false,
+                "mamba_ssm_dtype": "float32"}),
         ),
         (
             "lfm2",

@@ -13,12 +13,14 @@ use std::time::{Duration, Instant};
 
 use butter::checkpoint::Checkpoint;
 use butter::engine::{CacheType, DeviceModel, EngineOptions, ProductInputs};
-use butter::model::Model;
+use butter::model::{Model, ModelCapacity, ModelError, RowResult, SequenceId, StepRow};
 use butter::sampler::{Sampler, SamplingParameters};
 use butter::scheduler::{
-    Event, Job, PrefixReuse, Receipt, Scheduler, SchedulerMetrics, SchedulerOptions,
+    DraftModels, Event, Job, PrefixReuse, Receipt, Scheduler, SchedulerMetrics, SchedulerOptions,
+    Speculator,
 };
 use butter::serve::chooser::Chooser;
+use butter::speculate::{NGram, Propose};
 use iron_runtime::Backend;
 use support::data;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -37,6 +39,67 @@ struct Bench {
     now: Instant,
 }
 
+/// A model all of whose state that no sequence holds is poison before each step.
+struct Poisoned(DeviceModel);
+
+impl Model for Poisoned {
+    fn vocab_size(&self) -> usize {
+        self.0.vocab_size()
+    }
+
+    fn context_length(&self) -> usize {
+        self.0.context_length()
+    }
+
+    fn max_step_rows(&self) -> usize {
+        self.0.max_step_rows()
+    }
+
+    fn open_sequence(&mut self, capacity: usize) -> Result<SequenceId, ModelError> {
+        self.0.open_sequence(capacity)
+    }
+
+    fn truncate_sequence(&mut self, id: SequenceId, length: usize) -> Result<usize, ModelError> {
+        self.0.truncate_sequence(id, length)
+    }
+
+    fn reusable_length(&self, id: SequenceId, length: usize) -> usize {
+        self.0.reusable_length(id, length)
+    }
+
+    fn resize_sequence(&mut self, id: SequenceId, capacity: usize) -> Result<(), ModelError> {
+        self.0.resize_sequence(id, capacity)
+    }
+
+    fn capacity(&self) -> ModelCapacity {
+        self.0.capacity()
+    }
+
+    fn close_sequence(&mut self, id: SequenceId) {
+        self.0.close_sequence(id);
+    }
+
+    fn step(&mut self, rows: &[StepRow]) -> Result<Vec<RowResult>, ModelError> {
+        self.0.poison_unused_state()?;
+        self.0.step(rows)
+    }
+}
+
+fn load(family: &str, backend: Backend, sequences: usize) -> DeviceModel {
+    let path = data(&format!("models/{family}/bf16"));
+    let checkpoint = Checkpoint::open(&path).expect("the checkpoint loads");
+    let options = EngineOptions {
+        dtype: iron_ir::Scalar::F32,
+        product_inputs: ProductInputs::Exact,
+        max_sequences: sequences,
+        max_step_rows: CHUNK,
+        cache_positions: sequences * 192,
+        cache: CacheType::Activations,
+    };
+    let device = iron_runtime::open(backend).expect("opened before");
+    DeviceModel::load(device, &checkpoint, options).expect("the model loads")
+}
+
 /// A scheduler of `running` requests; `spare` sequences more may be kept.
 fn bench(
     family: &str,
@@ -44,18 +107,11 @@ fn bench(
     (running, spare): (usize, usize),
     reuse: PrefixReuse,
 ) -> Bench {
-    let path = data(&format!("models/{family}/bf16"));
-    let checkpoint = Checkpoint::open(&path).expect("the checkpoint loads");
-    let options = EngineOptions {
-        dtype: iron_ir::Scalar::F32,
-        product_inputs: ProductInputs::Exact,
-        max_sequences: running + spare,
-        max_step_rows: CHUNK,
-        cache_positions: (running + spare) * 192,
-        cache: CacheType::Activations,
-    };
-    let device = iron_runtime::open(backend).expect("opened before");
-    let model = DeviceModel::load(device, &checkpoint, options).expect("the model loads");
+    let model = load(family, backend, running + spare);
+    bench_of(Box::new(model), running, reuse)
+}
+
+fn bench_of(model: Box<dyn Model>, running: usize, reuse: PrefixReuse) -> Bench {
     let metrics = Arc::new(SchedulerMetrics::default());
     let options = SchedulerOptions {
         max_running: running,
@@ -66,7 +122,6 @@ fn bench(
         preempt_after: (running > 1).then_some(Duration::from_millis(200)),
         max_preemptions: 2,
     };
-    let model: Box<dyn Model> = Box::new(model);
     let scheduler = Scheduler::new(model, options, metrics.clone()).expect("starts");
     Bench {
         scheduler,
@@ -194,6 +249,64 @@ fn company_and_preemption_change_no_bit(family: &str) {
     });
 }
 
+// E11, E23: whoever proposes and whoever runs beside it, a request's tokens and log-probabilities
+// are those that it has alone without proposals; what was rejected is poison.
+fn speculation_changes_no_bit(family: &str) {
+    on_backends(|backend| {
+        let wanted: Vec<Wanted> = (0..6)
+            .map(|i| {
+                let temperature = if i % 2 == 0 { 0.0 } else { 0.9 };
+                let length = 3 + (i as usize * 37) % 60;
+                (prompt(i, length), 50 - i as usize * 6, temperature)
+            })
+            .collect();
+        let mut alone = bench(family, backend, (1, 0), PrefixReuse::Off);
+        let expected: Vec<Answer> = wanted
+            .iter()
+            .map(|wanted| alone.together(std::slice::from_ref(wanted)).remove(0).0)
+            .collect();
+        for (draft, verify_rows) in [(Some(family), 4), (Some("qwen3_draft"), 3), (None, 10)] {
+            let model = Poisoned(load(family, backend, 3));
+            let mut company = bench_of(Box::new(model), 3, PrefixReuse::Exact);
+            let leases = company.metrics.draft_leases.clone();
+            let proposer: Box<dyn Propose> = match draft {
+                Some(draft) => {
+                    let draft = Poisoned(load(draft, backend, 3));
+                    Box::new(DraftModels::new(Box::new(draft), CHUNK, leases.clone()))
+                }
+                None => Box::new(NGram {
+                    longest: 2,
+                    shortest: 1,
+                }),
+            };
+            let speculator = Speculator {
+                proposer,
+                verify_rows,
+                max_running: 3,
+            };
+            company.scheduler.speculate(speculator).expect("starts");
+            let found = company.together(&wanted);
+            for (i, (answer, _)) in found.iter().enumerate() {
+                let which = format!("{family} by {draft:?} on {backend:?}: request {i}");
+                assert_eq!(answer, &expected[i], "{which}");
+            }
+            for (i, (_, receipt)) in found.iter().enumerate() {
+                let (proposed, accepted) = (receipt.proposed_tokens, receipt.accepted_tokens);
+                let which = format!("{family} by {draft:?}: {accepted} of {proposed} in {i}");
+                assert!(proposed > 0 || draft.is_none(), "{which}");
+                // A model that proposes to itself is right about what is greedy, and no draw is.
+                let is_right = draft == Some(family) && i % 2 == 0;
+                assert!(
+                    (accepted == proposed) == is_right || draft.is_none(),
+                    "{which}"
+                );
+            }
+            company.scheduler.drop_prefixes();
+            assert_eq!((company.metrics.leases.out(), leases.out()), (0, 0));
+        }
+    });
+}
+
 // E07
 fn a_reused_prefix_gives_the_logits_of_a_cold_start(family: &str) {
     on_backends(|backend| {
@@ -236,6 +349,11 @@ macro_rules! families {
             #[test]
             fn company_and_preemption_change_no_bit() {
                 super::company_and_preemption_change_no_bit(stringify!($family));
+            }
+
+            #[test]
+            fn speculation_changes_no_bit() {
+                super::speculation_changes_no_bit(stringify!($family));
             }
 
             #[test]

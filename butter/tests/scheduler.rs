@@ -10,9 +10,10 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
 use butter::scheduler::{
-    Choice, Choose, Event, Failure, Job, PrefixReuse, Receipt, Scheduler, SchedulerMetrics,
-    SchedulerOptions,
+    Choice, Choose, DraftModels, Event, Failure, Job, PrefixReuse, Receipt, Scheduler,
+    SchedulerMetrics, SchedulerOptions, Speculator,
 };
+use butter::speculate::{NGram, Propose};
 use proptest::prelude::*;
 use support::mock::{MockControl, MockModel};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -98,6 +99,8 @@ struct Bench {
     scheduler: Scheduler,
     metrics: Arc<SchedulerMetrics>,
     control: Arc<MockControl>,
+    /// Of the draft model, if one proposes.
+    draft: Arc<MockControl>,
     now: Instant,
 }
 
@@ -112,8 +115,44 @@ impl Bench {
             scheduler,
             metrics,
             control,
+            draft: Arc::default(),
             now: Instant::now(),
         }
+    }
+
+    /// Lets requests speculate on n-grams, or on a draft model which `change` sets up.
+    fn speculate(
+        &mut self,
+        (verify_rows, max_running): (usize, usize),
+        draft: Option<&dyn Fn(&mut MockModel)>,
+    ) {
+        let proposer: Box<dyn Propose> = match draft {
+            Some(change) => {
+                let mut model = MockModel::new(self.draft.clone());
+                change(&mut model);
+                let leases = self.metrics.draft_leases.clone();
+                Box::new(DraftModels::new(Box::new(model), 16, leases))
+            }
+            None => Box::new(NGram {
+                longest: 3,
+                shortest: 1,
+            }),
+        };
+        let speculator = Speculator {
+            proposer,
+            verify_rows,
+            max_running,
+        };
+        self.scheduler.speculate(speculator).expect("starts");
+    }
+
+    /// Proposals, and how many of them were accepted.
+    fn speculated(&self) -> (u64, u64) {
+        let metrics = &self.metrics;
+        (
+            metrics.proposed.load(Relaxed),
+            metrics.accepted.load(Relaxed),
+        )
     }
 
     fn submit(&mut self, prompt: &[u32], max_tokens: usize) -> Client {
@@ -150,6 +189,9 @@ impl Bench {
         assert_eq!(leases.positions.load(Relaxed), 0);
         assert_eq!(leases.leaked.load(Relaxed), 0);
         assert_eq!(self.control.open.load(SeqCst), 0);
+        let drafts = &self.metrics.draft_leases;
+        assert_eq!((drafts.out(), drafts.leaked.load(Relaxed)), (0, 0));
+        assert_eq!(self.draft.open.load(SeqCst), 0);
         assert_eq!(self.metrics.queued.load(Relaxed), 0);
         assert_eq!(self.metrics.running.load(Relaxed), 0);
     }
@@ -465,6 +507,110 @@ fn a_request_that_waits_for_room_is_passed_by_a_few_and_no_more() {
     bench.check_empty();
 }
 
+// Prompts of up to 15 rows, and what is left of longer ones, enter with the rows that decode.
+#[test]
+fn short_prompts_share_a_step() {
+    let mut chosen = options();
+    chosen.prefill_budget = 32;
+    let mut bench = Bench::new(chosen, |_| ());
+    let mut long = bench.submit(&prompt(9, 19), 20);
+    bench.turn();
+    // Three tokens of the long one are left, and 29 more are in the budget.
+    let lengths = [2, 7, 15, 4, 6];
+    let mut clients: Vec<Client> = lengths
+        .iter()
+        .enumerate()
+        .map(|(i, &length)| bench.submit(&prompt(i as u32, length), 5))
+        .collect();
+    let before = bench.control.steps.load(SeqCst);
+    bench.turn();
+    assert_eq!(bench.control.steps.load(SeqCst) - before, 1, "one step");
+    let begun = |client: &mut Client| {
+        client.read();
+        client.tokens.len()
+    };
+    let found: Vec<usize> = clients.iter_mut().map(begun).collect();
+    assert_eq!((begun(&mut long), &found[..]), (1, &[1, 1, 1, 1, 0][..]));
+    bench.run(&mut clients);
+    for (i, (client, length)) in clients.iter().zip(lengths).enumerate() {
+        assert_eq!(client.tokens, lonely(&prompt(i as u32, length), 5));
+        assert_eq!(client.receipt().prefill_steps, 1);
+    }
+    long.read();
+    assert_eq!(long.tokens, lonely(&prompt(9, 19), 20));
+    assert_eq!(long.receipt().prefill_steps, 2);
+    bench.check_empty();
+}
+
+// Fewer steps where the draft is right, one token a turn where many decode, and the answers of
+// plain decoding either way.
+#[test]
+fn speculation_saves_steps_and_changes_nothing_else() {
+    for recurrent in [false, true] {
+        for (wrong_every, most_steps) in [(0, 30), (3, 90)] {
+            let mut bench = Bench::new(options(), |model| model.capacity.recurrent = recurrent);
+            bench.speculate((5, 3), Some(&|model| model.wrong_every = wrong_every));
+            let before = bench.control.steps.load(SeqCst);
+            let mut clients: Vec<Client> =
+                (0..3).map(|i| bench.submit(&prompt(i, 40), 100)).collect();
+            bench.run(&mut clients);
+            let steps = bench.control.steps.load(SeqCst) - before;
+            assert!(
+                steps < most_steps + 9,
+                "{steps} steps, {recurrent} {wrong_every}"
+            );
+            let (mut proposed, mut accepted) = (0, 0);
+            for (i, client) in clients.iter().enumerate() {
+                assert_eq!(client.tokens, lonely(&prompt(i as u32, 40), 100));
+                proposed += client.receipt().proposed_tokens as u64;
+                accepted += client.receipt().accepted_tokens as u64;
+            }
+            assert_eq!((proposed, accepted), bench.speculated());
+            assert_eq!(accepted == proposed, wrong_every == 0);
+            // A stop token ends an answer in the midst of what was proposed.
+            let (mut job, mut client) = job(&prompt(7, 9), 50);
+            let whole = lonely(&prompt(7, 9), 50);
+            let stop = whole[13];
+            job.stop_tokens = vec![stop];
+            bench.scheduler.submit(job, bench.now);
+            bench.run(std::slice::from_mut(&mut client));
+            let end = whole.iter().position(|&token| token == stop);
+            assert_eq!(client.tokens, whole[..end.expect("there")]);
+            // Above the limit nobody speculates.
+            let counts = bench.speculated();
+            let mut clients: Vec<Client> = (0..4).map(|i| bench.submit(&[i], 20)).collect();
+            for _ in 0..10 {
+                bench.turn();
+            }
+            assert_eq!(bench.speculated(), counts);
+            bench.run(&mut clients);
+            bench.check_empty();
+        }
+    }
+}
+
+// A draft that fails, has no room or too short a context takes nobody's answer.
+#[test]
+fn a_draft_in_trouble_costs_its_proposals_alone() {
+    type Change = fn(&mut MockModel);
+    let troubles: [(&str, Change); 4] = [
+        ("fails", |model| model.control.broken.store(true, SeqCst)),
+        ("short", |model| model.context = 60),
+        ("another vocabulary", |model| model.vocab = 1000),
+        ("NaN", |model| model.control.poison_token.store(40, SeqCst)),
+    ];
+    for (name, change) in troubles {
+        let mut bench = Bench::new(options(), |_| ());
+        bench.speculate((10, 8), Some(&change));
+        let mut clients: Vec<Client> = (0..5).map(|i| bench.submit(&prompt(i, 50), 60)).collect();
+        bench.run(&mut clients);
+        for (i, client) in clients.iter().enumerate() {
+            assert_eq!(client.tokens, lonely(&prompt(i as u32, 50), 60), "{name}");
+        }
+        bench.check_empty();
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Act {
     Submit {
@@ -499,6 +645,9 @@ proptest! {
         recurrent: bool,
         any: bool,
         preempt: bool,
+        proposer in 0usize..3,
+        verify_rows in 2usize..=10,
+        on_host: bool,
     ) {
         let mut chosen = options();
         chosen.reuse = if any { PrefixReuse::Any } else { PrefixReuse::Exact };
@@ -508,12 +657,23 @@ proptest! {
             model.capacity.positions = positions * 16;
             model.capacity.recurrent = recurrent;
         });
+        match proposer {
+            0 => {}
+            1 => bench.speculate((verify_rows, 3), None),
+            _ => bench.speculate((verify_rows, 3), Some(&|model| {
+                model.wrong_every = 5;
+                model.capacity.recurrent = !recurrent;
+                model.context = 100;
+            })),
+        }
         let mut clients: Vec<(Client, Vec<u32>, usize)> = Vec::new();
         for act in acts {
             match act {
                 Act::Submit { seed, length, tokens } => {
                     let prompt = prompt(seed, length);
-                    let client = bench.submit(&prompt, tokens);
+                    let (mut job, client) = job(&prompt, tokens);
+                    job.chooser = Box::new(Greedy { logits: on_host });
+                    bench.scheduler.submit(job, bench.now);
                     clients.push((client, prompt, tokens));
                 }
                 Act::Turn(turns) => (0..turns).for_each(|_| bench.turn()),
@@ -523,9 +683,11 @@ proptest! {
                     }
                 }
                 Act::Break(turns) => {
-                    bench.control.broken.store(true, SeqCst);
+                    let broken = if turns == 2 { &bench.draft } else { &bench.control };
+                    let broken = broken.clone();
+                    broken.broken.store(true, SeqCst);
                     (0..turns).for_each(|_| bench.turn());
-                    bench.control.broken.store(false, SeqCst);
+                    broken.broken.store(false, SeqCst);
                 }
             }
         }

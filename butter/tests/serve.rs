@@ -278,6 +278,140 @@ fn an_answer_keeps_to_its_schema() {
     server.check_empty();
 }
 
+// Whatever a request asks for, proposals change nothing of its answer.
+#[test]
+fn speculation_answers_as_without() {
+    let plain = TestServer::plain();
+    let speculating = TestServer::start(Setup {
+        draft: Some(6),
+        ..Setup::default()
+    });
+    let whole = lonely("xyz", 60);
+    let bodies = [
+        json!({}),
+        json!({"temperature": 1.3, "seed": 5}),
+        json!({"temperature": 0.7, "seed": 6, "n": 3, "top_p": 0.9, "presence_penalty": 0.5}),
+        json!({"logprobs": 3}),
+        json!({"stop": [&whole[11..13], "~~~"]}),
+        json!({"stop_token_ids": [whole.as_bytes()[17]]}),
+        json!({"guided_regex": "[a-z]{7}[0-9]{3}", "temperature": 1.0, "seed": 3}),
+        json!({"response_format": {"type": "json_object"}, "temperature": 1.0, "seed": 4}),
+        json!({"logit_bias": {"65": 100}, "max_tokens": 4}),
+        json!({"repetition_penalty": 1.5, "max_tokens": 1}),
+    ];
+    let (mut proposed, mut accepted) = (0, 0);
+    for mut body in bodies {
+        let defaults = json!({"max_tokens": 60, "receipt": true, "return_token_ids": true});
+        for (key, value) in defaults.as_object().expect("an object") {
+            if body.get(key).is_none() {
+                body[key] = value.clone();
+            }
+        }
+        let [expected, found] =
+            [&plain, &speculating].map(|server| server.complete("xyz", body.clone()).json());
+        assert_eq!(found["choices"], expected["choices"], "{body}");
+        assert_eq!(found["usage"], expected["usage"], "{body}");
+        let answers = found["receipt"]["answers"].as_array().expect("receipts");
+        for answer in answers {
+            proposed += answer["proposed_tokens"].as_u64().expect("a count");
+            accepted += answer["accepted_tokens"].as_u64().expect("a count");
+        }
+        body["stream"] = true.into();
+        let [expected, found] =
+            [&plain, &speculating].map(|server| server.complete("xyz", body.clone()).text(0));
+        assert_eq!(found, expected, "{body}");
+    }
+    assert!(
+        0 < accepted && accepted < proposed,
+        "{accepted} of {proposed}"
+    );
+    let metrics = speculating.get("/metrics").body;
+    for name in ["verifications", "proposed_tokens", "accepted_tokens"] {
+        let line = format!("\nbutter_speculation_{name}_total ");
+        let value = metrics
+            .split(&line)
+            .nth(1)
+            .and_then(|rest| rest.lines().next());
+        let value: u64 = value.expect("there").parse().expect("a count");
+        assert!(value > 0, "{name}");
+    }
+    assert!(metrics.contains("\nbutter_draft_leases_total{event=\"leaked\"} 0\n"));
+    plain.check_empty();
+    speculating.check_empty();
+}
+
+/// A template that teaches calls as XML.
+const XML_TOOLS: &str = "{% if tools %}{% for tool in tools %}<function={{ tool.function.name }}>{% endfor %}<tool_call>{% endif %}{% for message in messages %}{% for call in message.tool_calls or [] %}{% for key, value in call.function.arguments|items %}<parameter={{ key }}>{{ value }}{% endfor %}{% endfor %}<{{ message.role }}>{{ message.content }}{% endfor %}";
+
+#[test]
+fn calls_as_xml_are_typed_by_the_schema() {
+    let answer = "I look.\n<tool_call>\n<function=weather>\n<parameter=city>\nParis \"é\"\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>";
+    let tool = json!({"type": "function", "function": {"name": "weather",
+        "parameters": {"type": "object", "properties": {
+            "city": {"type": "string"}, "unit": {"enum": ["C", "F"]}, "days": {"type": "integer", "minimum": 0, "maximum": 9},
+        }, "required": ["unit", "days"]}}});
+    let messages = json!([
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "tool_calls": [{"id": "1", "type": "function",
+            "function": {"name": "weather", "arguments": "{\"days\": 5}"}}]},
+        {"role": "tool", "tool_call_id": "1", "content": "sunny"},
+    ]);
+    let body = json!({"model": "mock", "messages": messages, "tools": [tool], "temperature": 0, "max_tokens": 1});
+    let probe = TestServer::saying(1, "x", XML_TOOLS)
+        .post(CHAT, &body)
+        .json();
+    let tokens = probe["usage"]["prompt_tokens"].as_u64().expect("a count") as usize;
+    let server = TestServer::saying(tokens, answer, XML_TOOLS);
+    let mut more = body.clone();
+    more["max_tokens"] = 300.into();
+    let whole = server.post(CHAT, &more).json();
+    let message = &whole["choices"][0]["message"];
+    assert_eq!(message["content"], "I look.\n", "{whole}");
+    let function = &message["tool_calls"][0]["function"];
+    assert_eq!(function["name"], "weather");
+    let expected = r#"{"city": "Paris \"é\"", "days": 3}"#;
+    assert_eq!(function["arguments"], expected);
+    assert_eq!(whole["choices"][0]["finish_reason"], "tool_calls");
+    more["stream"] = true.into();
+    let events = server.post(CHAT, &more).events();
+    let pieces: Vec<&str> = events
+        .iter()
+        .filter_map(|event| {
+            let call = &event["choices"][0]["delta"]["tool_calls"][0];
+            call["function"]["arguments"].as_str()
+        })
+        .collect();
+    assert_eq!(pieces.concat(), expected);
+    assert!(pieces.len() > 8, "arguments stream");
+    // A required call holds whatever the model wants to say; one without its city is whole.
+    let plain = TestServer::start(Setup {
+        template: Some(XML_TOOLS),
+        ..Setup::default()
+    });
+    let mut more = body.clone();
+    more["max_tokens"] = 400.into();
+    more["tool_choice"] = "required".into();
+    more["temperature"] = 1.2.into();
+    for seed in 0..4 {
+        more["seed"] = seed.into();
+        let whole = plain.post(CHAT, &more).json();
+        let choice = &whole["choices"][0];
+        let call = &choice["message"]["tool_calls"][0]["function"];
+        assert_eq!(call["name"], "weather", "{whole}");
+        // A text may go on to the end of the answer.
+        if choice["finish_reason"] == "tool_calls" {
+            let arguments = call["arguments"].as_str().expect("text");
+            let arguments: Json = serde_json::from_str(arguments).expect("JSON");
+            assert!(
+                arguments["days"].as_u64().is_some_and(|days| days < 10),
+                "{whole}"
+            );
+            assert!(["C", "F"].contains(&arguments["unit"].as_str().expect("a unit")));
+        }
+    }
+    server.check_empty();
+}
+
 #[test]
 fn tools_are_called_and_reasoning_is_apart() {
     let answer = "<think>\nwhich?</think>\n\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>";

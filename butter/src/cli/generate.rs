@@ -7,11 +7,11 @@ use clap::Args;
 use serde_json::json;
 
 use super::limits::{LEAST_VERIFY_ROWS, MOST_VERIFY_ROWS, count, model_path, some_text};
-use super::{CommandError, ModelArguments, check_answer, read_file, stream_to};
+use super::{CommandError, ModelArguments, check_answer, open_with_head, read_file, stream_to};
 use crate::chat::parse_messages;
 use crate::checkpoint::Checkpoint;
 use crate::generate::{Generator, Request};
-use crate::speculate::{DraftModel, NGram, answer};
+use crate::speculate::{DraftModel, NGram, OwnHead, Proposer, answer};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
 /// Rows of a verification where the command line does not say.
@@ -44,6 +44,9 @@ struct SpeculationArguments {
     /// The text so far proposes what followed its last tokens before.
     #[arg(long, group = "proposer")]
     ngram: bool,
+    /// The checkpoint's own multi-token head proposes (Qwen3-Next, Qwen3.5, DeepSeek-V3).
+    #[arg(long, group = "proposer")]
+    mtp: bool,
     /// Rows of a verification, 2 to 10: the proposals and one; 5 where it is not given.
     #[arg(
         long,
@@ -83,7 +86,10 @@ pub(super) fn run(arguments: &GenerateArguments) -> Result<(), CommandError> {
             problem: "the checkpoint has no tokenizer, so that answers have no text".to_owned(),
         });
     }
-    let mut model = arguments.model.run.open(&checkpoint)?;
+    let mut model = match arguments.speculation.mtp {
+        true => open_with_head(&checkpoint, &arguments.model.run)?,
+        false => arguments.model.run.open(&checkpoint)?,
+    };
 
     let mut out = std::io::stdout().lock();
     let mut failed = None;
@@ -95,29 +101,20 @@ pub(super) fn run(arguments: &GenerateArguments) -> Result<(), CommandError> {
     };
     let speculation = &arguments.speculation;
     let rows = speculation.verify_rows.unwrap_or(VERIFIED_ROWS);
+    let mut speculated = |proposer: &mut dyn Proposer| {
+        let model = model.as_mut();
+        answer(model, proposer, &request, rows, tokenizer, on_text)
+    };
     let (answer, found) = if let Some(path) = &speculation.draft {
         let mut draft = arguments.model.run.open(&Checkpoint::open(path)?)?;
-        let mut draft = DraftModel::new(draft.as_mut());
-        let found = answer(
-            model.as_mut(),
-            &mut draft,
-            &request,
-            rows,
-            tokenizer,
-            on_text,
-        );
-        found.map(|(answer, found)| (answer, Some(found)))?
+        let (answer, found) = speculated(&mut DraftModel::new(draft.as_mut()))?;
+        (answer, Some(found))
     } else if speculation.ngram {
-        let mut ngram = NGram::default();
-        let found = answer(
-            model.as_mut(),
-            &mut ngram,
-            &request,
-            rows,
-            tokenizer,
-            on_text,
-        );
-        found.map(|(answer, found)| (answer, Some(found)))?
+        let (answer, found) = speculated(&mut NGram::default())?;
+        (answer, Some(found))
+    } else if speculation.mtp {
+        let (answer, found) = speculated(&mut OwnHead::default())?;
+        (answer, Some(found))
     } else {
         let answer = Generator::new(model.as_mut()).run(&request, tokenizer, on_text)?;
         (answer, None)

@@ -145,6 +145,10 @@ fn config_rows(checkpoint: &Checkpoint) -> Vec<(String, String)> {
         ("layers", config.layers.len().to_string()),
         ("norm epsilon", config.norm_eps.to_string()),
         ("tied embeddings", yes_no(config.tied_embeddings)),
+        (
+            "multi-token head",
+            yes_no(checkpoint.weights.multi_token_head.is_some()),
+        ),
         ("tokenizer", yes_no(checkpoint.tokenizer.is_some())),
         ("chat template", yes_no(checkpoint.chat_template.is_some())),
         (

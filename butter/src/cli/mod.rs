@@ -280,6 +280,19 @@ pub fn open_model(
     run.open(checkpoint)
 }
 
+/// The same with its multi-token head.
+fn open_with_head(
+    checkpoint: &Checkpoint,
+    run: &RunArguments,
+) -> Result<Box<dyn Model>, ModelError> {
+    if checkpoint.weights.multi_token_head.is_none() {
+        return Err(ModelError::NoHead);
+    }
+    let mut model = load(checkpoint, run)?;
+    model.load_head(&checkpoint.config, &checkpoint.weights)?;
+    Ok(Box::new(model))
+}
+
 fn load(checkpoint: &Checkpoint, run: &RunArguments) -> Result<DeviceModel, ModelError> {
     let device = open_device(run.backend)?;
     let options = EngineOptions {

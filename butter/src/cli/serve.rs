@@ -13,12 +13,16 @@ use crate::chat::ChatTemplate;
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::config::ModelConfig;
 use crate::engine::{CacheType, DeviceModel, EngineOptions, MemoryPlan, ProductInputs, Route};
-use crate::model::Model;
-use crate::scheduler::{PrefixReuse, SchedulerOptions, SchedulerThread};
+use crate::generate::GenerateError;
+use crate::model::{Model, ModelError};
+use crate::scheduler::{
+    DraftModels, PrefixReuse, SchedulerMetrics, SchedulerOptions, SchedulerThread, Speculator,
+};
 use crate::serve::Server;
 use crate::serve::engine::{Engine, EngineParts};
 use crate::serve::options::{Layer, ServeOptions, duration};
 use crate::shapes::Shape;
+use crate::speculate::{NGram, OwnHead, Propose};
 use crate::tokenizer::Tokenizer;
 
 #[derive(Args, Debug)]
@@ -83,6 +87,8 @@ fn cannot_listen(options: &ServeOptions, error: &std::io::Error) -> CommandError
 /// What is served and where it runs.
 struct Source {
     weights: Weights,
+    /// The smaller model that proposes.
+    draft: Option<Box<Checkpoint>>,
     backend: Backend,
     dtype: ActivationType,
     activations: Activations,
@@ -119,8 +125,16 @@ impl Source {
             (true, shape) => Weights::Random(shape_of(shape)?),
             (false, _) => return Err(wrong("give --model or --shape, not both".to_owned())),
         };
+        let draft = match options.draft.as_os_str().is_empty() {
+            true => None,
+            false => {
+                let path = crate::hub::locate(options.draft.clone());
+                Some(Box::new(Checkpoint::open(&path)?))
+            }
+        };
         Ok(Source {
             weights,
+            draft,
             backend,
             dtype,
             activations,
@@ -180,6 +194,23 @@ fn load(source: Source, options: &ServeOptions) -> Result<Engine, CommandError> 
         cache: source.cache.kind(),
         ..engine_options
     };
+    let draft = source.draft;
+    if let Some(draft) = &draft
+        && draft.config.vocab_size != vocab_size
+    {
+        let (draft, target) = (draft.config.vocab_size, vocab_size);
+        return Err(GenerateError::DraftVocabulary { draft, target }.into());
+    }
+    let draft = draft.map(|draft| (draft.config, draft.weights));
+    let has_head = options.mtp;
+    if has_head && (config.multi_token_head.is_none() || weights.multi_token_head.is_none()) {
+        return Err(ModelError::NoHead.into());
+    }
+    let is_speculating = draft.is_some() || options.ngram || has_head;
+    let (verify_rows, max_running) = (options.verify_rows, options.speculate_max_running);
+    if is_speculating {
+        tracing::info!(verify_rows, max_running, "requests speculate");
+    }
     let planned = MemoryPlan::new(&config, &engine_options).bytes();
     tracing::info!(
         state_mebibytes = planned >> 20,
@@ -187,15 +218,35 @@ fn load(source: Source, options: &ServeOptions) -> Result<Engine, CommandError> 
         positions = engine_options.cache_positions,
         "loading"
     );
-    let make = move || {
+    let make = move |metrics: &SchedulerMetrics| {
         let device = open_device(backend)?;
         let (dtype, sequences) = (engine_options.dtype, engine_options.max_sequences);
         let route = route.unwrap_or_else(|| Route::of_company(&*device, dtype, sequences));
         let mut model = DeviceModel::of_weights(device, &config, &weights, engine_options)?;
         model.set_route(route)?;
-        Ok(Box::new(model) as Box<dyn Model>)
+        if has_head {
+            model.load_head(&config, &weights)?;
+        }
+        let proposer: Box<dyn Propose> = match draft {
+            // It holds as many sequences as the model, of the same lengths.
+            Some((config, weights)) => {
+                let device = open_device(backend)?;
+                let draft = DeviceModel::of_weights(device, &config, &weights, engine_options)?;
+                let (chunk, leases) = (scheduler_options.chunk, metrics.draft_leases.clone());
+                Box::new(DraftModels::new(Box::new(draft), chunk, leases))
+            }
+            None if has_head => Box::new(OwnHead::default()),
+            None => Box::new(NGram::default()),
+        };
+        let speculator = is_speculating.then_some(Speculator {
+            proposer,
+            verify_rows,
+            max_running,
+        });
+        Ok((Box::new(model) as Box<dyn Model>, speculator))
     };
-    let scheduler = SchedulerThread::start(make, scheduler_options, options.max_queued)?;
+    let queued = options.max_queued;
+    let scheduler = SchedulerThread::start_speculating(make, scheduler_options, queued)?;
     let engine = Engine::new(EngineParts {
         name,
         scheduler,

@@ -64,6 +64,18 @@ pub struct ModelConfig {
     pub multipliers: Option<Multipliers>,
     /// The layers in order.
     pub layers: Vec<LayerConfig>,
+    /// What the checkpoint may have to propose further tokens.
+    pub multi_token_head: Option<MultiTokenHead>,
+}
+
+/// A multi-token head: from what the model computes at a position and the token that follows it,
+/// the token after that. It shares the model's embedding and output projection.
+#[derive(Clone, PartialEq, Debug)]
+pub struct MultiTokenHead {
+    /// Its one layer.
+    pub layer: LayerConfig,
+    /// Whether what it gives goes in again behind its last norm, else before.
+    pub feeds_normed: bool,
 }
 
 /// One layer: a mixer over positions, then a feed-forward within each.
@@ -335,6 +347,7 @@ impl ModelConfig {
             per_layer_inputs: None,
             multipliers: None,
             layers: Vec::new(),
+            multi_token_head: None,
         }
     }
 
@@ -489,6 +502,14 @@ impl ModelConfig {
 pub(crate) fn check_layer_count(count: usize) -> Result<usize, ConfigFault> {
     if count > MOST_LAYERS {
         return quantity::LAYERS.invalid(count.to_string(), "at most 4096 are read");
+    }
+    Ok(count)
+}
+
+/// Checks a count of multi-token heads, of which the first is used.
+pub(crate) fn check_head_count(count: usize) -> Result<usize, ConfigFault> {
+    if count > MOST_LAYERS {
+        return quantity::HEAD_LAYERS.invalid(count.to_string(), "at most 4096 are read");
     }
     Ok(count)
 }

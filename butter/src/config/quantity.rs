@@ -26,6 +26,8 @@ quantities! {
     HIDDEN = "hidden size": "hidden_size", "embedding_length";
     LAYERS = "layer count": "num_hidden_layers", "layers_block_type", "hybrid_override_pattern",
         "block_count";
+    HEAD_LAYERS = "multi-token heads": "num_nextn_predict_layers", "num_mtp_layers",
+        "mtp_num_hidden_layers";
     EPSILON = "RMS norm epsilon": "rms_norm_eps", "norm_eps", "layer_norm_epsilon",
         "attention.layer_norm_rms_epsilon";
     EMBEDDING_SCALE = "embedding scale": "embedding_multiplier", "hidden_size";

@@ -57,6 +57,7 @@ impl DeviceModel {
             return Ok(vec![self.step(rows)?]);
         }
         let mut lengths = self.check(rows)?;
+        self.hidden_rows = Default::default();
         for (id, length) in &mut lengths {
             // The rows past the first are not given; their room is.
             let capacity = self.pages.get(*id)?.capacity;

@@ -8,6 +8,7 @@ mod draws;
 mod exchange;
 mod feed_forward;
 mod fused;
+mod head;
 mod latent;
 mod layer_inputs;
 mod matrix;

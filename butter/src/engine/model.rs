@@ -22,7 +22,8 @@ use super::step::{Graph, Segments, StepContext, StepKey, UnpackedPages};
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
 use crate::model::{
-    Model, ModelCapacity, ModelError, RowOutput, RowResult, SequenceId, StepRow, draw_on_host,
+    HeadRow, HiddenFrom, Model, ModelCapacity, ModelError, RowOutput, RowResult, SequenceId,
+    StepRow, draw_on_host,
 };
 use crate::sampler::Draw;
 use crate::weights::ModelWeights;
@@ -60,11 +61,11 @@ pub(super) struct RecordedStep {
 /// A model on a device, of any family.
 pub struct DeviceModel {
     pub(super) device: Arc<dyn Device>,
-    config: ModelConfig,
-    options: EngineOptions,
-    graph: Graph,
+    pub(super) config: ModelConfig,
+    pub(super) options: EngineOptions,
+    pub(super) graph: Graph,
     forgetting: Forgetting,
-    cache: CacheShape,
+    pub(super) cache: CacheShape,
     zero_slot: u32,
     tables: BlockTables,
     /// For steps of few rows, and for all.
@@ -76,6 +77,12 @@ pub struct DeviceModel {
     pub(super) pages: PageTable,
     pub(super) steps: HashMap<StepKey, RecordedStep>,
     step_order: Vec<StepKey>,
+    /// Whether prompts are padded to a few lengths.
+    is_padding: bool,
+    /// Steps recorded since it was loaded.
+    recordings: u64,
+    /// Rows whose hidden states a multi-token head may go on from, by [`HiddenFrom`].
+    pub(super) hidden_rows: [Vec<StepRow>; 2],
 }
 
 impl DeviceModel {
@@ -105,6 +112,8 @@ impl DeviceModel {
         }
         let cache = CacheShape::new(&config, &options);
         let graph = Graph::load(&device, &config, weights, options.dtype, &cache)?;
+        // A row costs a processor more than a recording is worth.
+        let is_padding = device.backend() != Backend::Cpu;
         let mut model = DeviceModel {
             tables: BlockTables::new(&device, &cache)?,
             pages: PageTable::new(
@@ -140,6 +149,9 @@ impl DeviceModel {
             arena: None,
             steps: HashMap::new(),
             step_order: Vec::new(),
+            hidden_rows: Default::default(),
+            is_padding,
+            recordings: 0,
         };
         model.compile(step_rows)?;
         Ok(model)
@@ -168,6 +180,7 @@ impl DeviceModel {
                 advances: false,
                 pages: self.unpacked_pages(is_prompt, 1),
                 draws: None,
+                head: None,
             })?;
         }
         let drawing = self.draws.as_ref().map(|_| DrawInputs::kinds());
@@ -182,6 +195,7 @@ impl DeviceModel {
                 advances: false,
                 pages: 0,
                 draws: Some(class),
+                head: None,
             })?;
         }
         Ok(())
@@ -222,10 +236,28 @@ impl DeviceModel {
         if route == self.route {
             return Ok(());
         }
+        self.route = route;
+        self.record_anew()
+    }
+
+    /// Whether the rows of a prompt in a step are padded to a multiple of 16, from 128 on of 64, so
+    /// that prompts of many lengths share recorded steps. What is computed for the rows that are
+    /// there keeps its bits.
+    pub fn set_padding(&mut self, is_padding: bool) {
+        self.is_padding = is_padding;
+    }
+
+    /// Steps recorded since the model was loaded: a recording is what the first step of its kind
+    /// waits for.
+    pub fn recordings(&self) -> u64 {
+        self.recordings
+    }
+
+    /// Drops every recorded step and compiles the first again.
+    pub(super) fn record_anew(&mut self) -> Result<(), ModelError> {
         failed(self.device.synchronize())?;
         self.steps.clear();
         self.step_order.clear();
-        self.route = route;
         self.compile(self.options.max_step_rows)
     }
 
@@ -243,8 +275,13 @@ impl DeviceModel {
         let Exchange {
             inputs, results, ..
         } = self.exchange(key.rows);
-        let logits = self.graph.plan(&mut planner, &context, inputs, results)?;
-        if product_inputs == ProductInputs::Q8 && !planner.has_rounded() {
+        let graph = &self.graph;
+        let logits = match key.head {
+            None => graph.plan(&mut planner, &context, inputs, results)?,
+            Some(from) => graph.plan_head(&mut planner, &context, inputs, results, from)?,
+        };
+        let is_rounded = planner.has_rounded() || key.head.is_some();
+        if product_inputs == ProductInputs::Q8 && !is_rounded {
             return Err(ModelError::NoRoundedProducts {
                 backend: self.device.backend().name().to_owned(),
             });
@@ -324,6 +361,7 @@ impl DeviceModel {
             advances: false,
             pages: self.unpacked_pages(is_prompt, longest.unwrap_or(1)),
             draws: None,
+            head: None,
         }
     }
 
@@ -398,9 +436,11 @@ impl DeviceModel {
             let (gathered, order) = gathered(rows);
             let mut found = Vec::new();
             let mut begun = false;
+            self.hidden_rows = Default::default();
             for (is_prompt, places) in groups_of(&gathered) {
                 let part: Vec<StepRow> = places.iter().map(|&i| gathered[i]).collect();
-                let mut key = self.key_of(&part, is_prompt);
+                let padded = self.padded(&part, is_prompt)?;
+                let mut key = self.padded_key(&padded, part.len(), is_prompt);
                 let wanted = places.iter().map(|&i| order[i]);
                 let wanted = wanted.filter(|&i| rows[i].output != RowOutput::Nothing);
                 let drawn: Vec<Option<&Draw>> = wanted.map(|i| draw_of[i]).collect();
@@ -408,7 +448,7 @@ impl DeviceModel {
                     key.draws = class_of(drawn.iter().copied().flatten());
                 }
                 self.recorded(key)?;
-                self.write_inputs(&part, is_prompt)?;
+                self.write_padded(&padded, part.len(), is_prompt)?;
                 if let (Some(class), Some(inputs)) = (key.draws, &self.draws) {
                     inputs.write(&drawn, class)?;
                 }
@@ -417,12 +457,15 @@ impl DeviceModel {
                         self.pages.get_mut(*id)?.begin(*length);
                     }
                 }
-                let step = &self.steps[&key];
-                failed(step.recording.replay())?;
-                failed(self.device.synchronize())?;
-                let vocab = self.config.vocab_size;
-                let exchange = self.exchange(key.rows);
-                let results = exchange.read(&part, step.logits.as_ref(), vocab)?;
+                if padded.len() > part.len() {
+                    // Those rows are written, and no part of the sequence.
+                    let end = padded[padded.len() - 1].position as usize + 1;
+                    self.pages.get_mut(part[0].sequence)?.overwrite(end);
+                }
+                let results = self.replayed(key, &part)?;
+                if self.graph.head.is_some() {
+                    self.hidden_rows[HiddenFrom::Model as usize].clone_from(&part);
+                }
                 let wanted = places.iter().map(|&i| order[i]);
                 let wanted = wanted.filter(|&i| rows[i].output != RowOutput::Nothing);
                 found.extend(wanted.zip(results));
@@ -435,6 +478,57 @@ impl DeviceModel {
             lengths,
             results,
         })
+    }
+
+    /// A prompt's rows with such behind them as fill its class up, where its sequence has reserved
+    /// room for them: they stand behind the sequence's end, like rows that a verification rejects.
+    pub(super) fn padded(
+        &self,
+        rows: &[StepRow],
+        is_prompt: bool,
+    ) -> Result<Vec<StepRow>, ModelError> {
+        let mut padded = rows.to_vec();
+        let (true, Some(last)) = (is_prompt && self.is_padding, rows.last()) else {
+            return Ok(padded);
+        };
+        let class = match rows.len() {
+            0..128 => rows.len().next_multiple_of(PROMPT_ROWS),
+            _ => rows.len().next_multiple_of(4 * PROMPT_ROWS),
+        };
+        let room = self.pages.get(last.sequence)?.blocks.len() * BLOCK_SIZE;
+        let end = rows[0].position as usize + class;
+        if class <= self.options.max_step_rows && end <= room {
+            let more = (last.position + 1..end as u32).map(|position| StepRow {
+                token: 0,
+                position,
+                output: RowOutput::Nothing,
+                ..*last
+            });
+            padded.extend(more);
+        }
+        Ok(padded)
+    }
+
+    /// The key of rows of which the first `real` are no padding.
+    fn padded_key(&self, rows: &[StepRow], real: usize, is_prompt: bool) -> StepKey {
+        let mut key = self.key_of(rows, is_prompt);
+        if real < rows.len() && key.segments > 0 {
+            key.segments += 1;
+        }
+        key
+    }
+
+    /// Plays a recorded step whose inputs are written; the results of its rows.
+    pub(super) fn replayed(
+        &self,
+        key: StepKey,
+        rows: &[StepRow],
+    ) -> Result<Vec<RowResult>, ModelError> {
+        let step = &self.steps[&key];
+        failed(step.recording.replay())?;
+        failed(self.device.synchronize())?;
+        let exchange = self.exchange(key.rows);
+        exchange.read(rows, step.logits.as_ref(), self.config.vocab_size)
     }
 
     /// The recorded step of a key. A larger arena drops every recording, whose addresses it
@@ -460,6 +554,7 @@ impl DeviceModel {
             .map(|logits| placed.tensor(arena, &logits))
             .transpose()?;
         let recording = failed(self.device.record(&launches))?;
+        self.recordings += 1;
         if self.step_order.len() >= MAX_STEPS {
             let oldest = self.step_order.remove(0);
             self.steps.remove(&oldest);
@@ -475,6 +570,16 @@ impl DeviceModel {
     }
 
     pub(super) fn write_inputs(&self, rows: &[StepRow], is_prompt: bool) -> Result<(), ModelError> {
+        self.write_padded(rows, rows.len(), is_prompt)
+    }
+
+    /// Writes rows of which the first `real` are no padding, the rest of the last one's sequence.
+    fn write_padded(
+        &self,
+        rows: &[StepRow],
+        real: usize,
+        is_prompt: bool,
+    ) -> Result<(), ModelError> {
         let slot = |row: &StepRow| Ok(self.pages.get(row.sequence)?.slot);
         let slots = rows
             .iter()
@@ -486,10 +591,18 @@ impl DeviceModel {
         }
         let mut segments = Vec::new();
         if self.forgetting.recurrent {
-            for (id, range) in segments_of(rows) {
+            for (id, range) in segments_of(&rows[..real]) {
                 let (from, to) = self.pages.get(id)?.state_slots(self.zero_slot);
                 let end = range.end;
                 segments.push(SegmentPlace { end, from, to });
+            }
+            if real < rows.len() {
+                // A state that nobody reads.
+                segments.push(SegmentPlace {
+                    end: rows.len(),
+                    from: self.zero_slot,
+                    to: self.zero_slot + 1,
+                });
             }
         }
         self.exchange(rows.len()).write(rows, &slots, &segments)
@@ -573,6 +686,10 @@ impl Model for DeviceModel {
         Ok(self.prepare_drawing(rows, draws)?.commit())
     }
 
+    fn head_step(&mut self, rows: &[HeadRow]) -> Result<Vec<RowResult>, ModelError> {
+        self.head_step_on_device(rows)
+    }
+
     fn advance(
         &mut self,
         rows: &[StepRow],
@@ -610,7 +727,7 @@ impl Prepared<'_> {
 
 /// The rows with those of each sequence side by side, sequences in the order of their first row,
 /// and the place of each in `rows`.
-fn gathered(rows: &[StepRow]) -> (Vec<StepRow>, Vec<usize>) {
+pub(super) fn gathered(rows: &[StepRow]) -> (Vec<StepRow>, Vec<usize>) {
     let mut first: HashMap<SequenceId, usize> = HashMap::new();
     for (i, row) in rows.iter().enumerate() {
         first.entry(row.sequence).or_insert(i);
@@ -660,7 +777,7 @@ pub(super) fn splits_of(longest: usize) -> usize {
 /// Gathered rows in the steps that they run in, and whether each is a prompt's: a run of
 /// [`PROMPT_ROWS`] rows of one sequence has a step of its own, so that its results do not depend
 /// on what else runs; all others share one.
-fn groups_of(rows: &[StepRow]) -> Vec<(bool, Vec<usize>)> {
+pub(super) fn groups_of(rows: &[StepRow]) -> Vec<(bool, Vec<usize>)> {
     let mut groups = Vec::new();
     let mut others = Vec::new();
     for (_, range) in segments_of(rows) {

@@ -116,6 +116,11 @@ impl Sequence {
         self.written = self.written.max(length);
     }
 
+    /// Positions up to `end` are written by rows that do not join the sequence.
+    pub fn overwrite(&mut self, end: usize) {
+        self.written = self.written.max(end);
+    }
+
     /// The step's rows join the sequence.
     pub fn commit(&mut self, length: usize) {
         let slot = self.next_slot();

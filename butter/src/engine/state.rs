@@ -10,7 +10,7 @@
 //! and writes another, which committing makes the committed one. States of earlier positions stay
 //! where they are as snapshots, as long as slots are free: those of a common pool come to the two
 //! of each sequence, and of states that lie close together one goes first (`pages.rs`). One more
-//! slot stays zero, for sequences that begin.
+//! slot stays zero, for sequences that begin, and one takes what padding rows leave.
 
 use std::sync::Arc;
 
@@ -108,13 +108,13 @@ impl CacheShape {
         }
     }
 
-    /// Slots of a recurrent layer's states: two a sequence, the snapshots', and the one that
-    /// stays zero.
+    /// Slots of a recurrent layer's states: two a sequence, the snapshots', the one that stays
+    /// zero, and one that padding rows leave theirs in.
     pub fn state_slots(&self) -> usize {
-        2 * self.max_sequences + self.snapshots + 1
+        2 * self.max_sequences + self.snapshots + 2
     }
 
-    /// The slot that stays zero: the last.
+    /// The slot that stays zero: the last but one.
     pub fn zero_slot(&self) -> u32 {
         (2 * self.max_sequences + self.snapshots) as u32
     }

@@ -12,6 +12,7 @@ use super::draws::StepDraws;
 use super::exchange::{Inputs, Results};
 use super::feed_forward::GatedBlock;
 use super::fused::FusedLayer;
+use super::head::HeadBlock;
 use super::latent::LatentBlock;
 use super::layer_inputs::{InputsBlock, LayerInputBlock};
 use super::matrix::{Family, Matrix, failed, upload_vector};
@@ -20,7 +21,7 @@ use super::plan::{Activation, Planner};
 use super::recurrent::{GatedDeltaBlock, Mamba2Block, ShortConvolutionBlock};
 use super::state::{BlockTables, CacheShape};
 use crate::config::{FeedForward, Mixer, ModelConfig};
-use crate::model::ModelError;
+use crate::model::{HiddenFrom, ModelError};
 use crate::weights::{FeedForwardWeights, LayerWeights, MixerWeights, ModelWeights, WeightVector};
 
 /// What a recorded step is good for. Everything that a launch bakes in and that differs between
@@ -46,6 +47,8 @@ pub struct StepKey {
     pub pages: usize,
     /// Whether tokens are drawn, and for how many changed logits.
     pub draws: Option<usize>,
+    /// For a step of the multi-token head, what its rows go on from.
+    pub head: Option<HiddenFrom>,
 }
 
 /// The runs of rows of one sequence in a step.
@@ -133,7 +136,7 @@ pub enum HeldState<'a> {
 /// A model's layers on a device, with the state that each keeps.
 pub struct Graph {
     pub(super) config: ModelConfig,
-    embedding: Matrix,
+    pub(super) embedding: Matrix,
     /// What makes the inputs of each layer.
     per_layer: Option<InputsBlock>,
     pub(super) layers: Vec<Layer>,
@@ -142,6 +145,8 @@ pub struct Graph {
     output: Option<Matrix>,
     /// Whether every layer is one that [`super::fused`] records.
     is_fusable: bool,
+    /// The multi-token head, where it is loaded.
+    pub(super) head: Option<Box<HeadBlock>>,
 }
 
 impl Graph {
@@ -176,6 +181,7 @@ impl Graph {
                 && layers.iter().all(|layer| layer.fused().is_some()),
             output,
             layers,
+            head: None,
             config: config.clone(),
         })
     }
@@ -209,11 +215,12 @@ impl Graph {
             }
             false => self.layers(planner, step, &tokens, &mut hidden)?,
         };
-        if outputs == 0 {
+        let head = self.head.as_ref();
+        if outputs == 0 && head.is_none() {
             return Ok(None);
         }
         let output = self.output.as_ref().unwrap_or(&self.embedding);
-        let fused_logits = match (output, is_fused && rows == outputs) {
+        let fused_logits = match (output, is_fused && rows == outputs && head.is_none()) {
             (Matrix::Dense(w), true) if pending.is_none() && normed.is_none() => {
                 self.fused_product(planner, &hidden, &self.final_norm, w)
             }
@@ -225,18 +232,51 @@ impl Graph {
                 let normed = normed.unwrap_or_else(|| {
                     self.joined(planner, pending.as_ref(), &hidden, &self.final_norm)
                 });
-                let mut selected = normed;
-                // Where every row is wanted, they are in order.
-                if rows != outputs {
-                    let rows_of = failed(inputs.output_rows.slice(0, 0..outputs))?;
-                    let few = planner.activation(&[outputs, self.config.hidden_size as u64]);
-                    let operands = [(&selected).into(), (&rows_of).into(), (&few).into()];
-                    planner.launch(Family::Layout, "select_rows", "", operands);
-                    selected = few;
+                if let Some(head) = head {
+                    head.keep(planner, HiddenFrom::Model, &normed)?;
                 }
-                planner.projected(output, &selected)
+                if outputs == 0 {
+                    return Ok(None);
+                }
+                self.logits(planner, step, normed, inputs)?
             }
         };
+        self.choices(planner, step, logits, inputs, results)
+            .map(Some)
+    }
+
+    /// What the output projection makes of the rows that are wanted.
+    pub(super) fn logits(
+        &self,
+        planner: &mut Planner,
+        step: &StepContext<'_>,
+        normed: Activation,
+        inputs: &Inputs,
+    ) -> Result<Activation, ModelError> {
+        let (rows, outputs) = (step.key.rows as u64, step.key.outputs as u64);
+        let output = self.output.as_ref().unwrap_or(&self.embedding);
+        let mut selected = normed;
+        // Where every row is wanted, they are in order.
+        if rows != outputs {
+            let rows_of = failed(inputs.output_rows.slice(0, 0..outputs))?;
+            let few = planner.activation(&[outputs, self.config.hidden_size as u64]);
+            let operands = [(&selected).into(), (&rows_of).into(), (&few).into()];
+            planner.launch(Family::Layout, "select_rows", "", operands);
+            selected = few;
+        }
+        Ok(planner.projected(output, &selected))
+    }
+
+    /// The logits as they count, and the choice of each row from them.
+    pub(super) fn choices(
+        &self,
+        planner: &mut Planner,
+        step: &StepContext<'_>,
+        logits: Activation,
+        inputs: &Inputs,
+        results: &Results,
+    ) -> Result<Activation, ModelError> {
+        let (rows, outputs) = (step.key.rows as u64, step.key.outputs as u64);
         let mut logits = planner.scaled(logits, self.config.logit_scale);
         if let Some(cap) = self.config.logit_soft_cap {
             let capped = planner.activation(logits.shape());
@@ -276,7 +316,7 @@ impl Graph {
             ];
             planner.launch_instance(Family::Decode, "advance_rows", "", operands);
         }
-        Ok(Some(logits))
+        Ok(logits)
     }
 
     /// The layers, one kernel an operation. Gives the last block's output, which has not joined
@@ -294,30 +334,47 @@ impl Graph {
         // A block's output joins the residual stream with the norm that follows.
         let mut pending = None;
         for (index, layer) in self.layers.iter().enumerate() {
-            if !matches!(layer.mixer, MixerBlock::Absent) {
-                let x = self.input(planner, pending.take(), hidden, layer.mixer_norm.as_ref());
-                let y = layer.mixer.record(planner, step, &x)?;
-                pending = y.map(|y| self.block_output(planner, y, layer.mixer_post_norm.as_ref()));
-            }
-            if !matches!(layer.feed_forward, FeedForwardBlock::Absent) {
-                let norm = layer.feed_forward_norm.as_ref();
-                let x = self.input(planner, pending.take(), hidden, norm);
-                let y = match &layer.feed_forward {
-                    FeedForwardBlock::Dense(dense) => Some(dense.record(planner, &x)),
-                    FeedForwardBlock::Mixture(mixture) => Some(mixture.record(planner, &x)),
-                    FeedForwardBlock::Absent => None,
-                };
-                let norm = layer.feed_forward_post_norm.as_ref();
-                pending = y.map(|y| self.block_output(planner, y, norm));
-            }
-            if let (Some(block), Some(inputs)) = (&layer.inputs, &per_layer) {
-                let x = self.input(planner, pending.take(), hidden, None);
-                pending = Some(block.record(planner, inputs, index, &x, eps));
-            }
-            if layer.output_scale != 1.0 {
-                let x = self.input(planner, pending.take(), hidden, None);
-                *hidden = planner.scaled(x, layer.output_scale);
-            }
+            let inputs = per_layer.as_ref().map(|inputs| (index, inputs));
+            pending = self.layer(planner, step, layer, hidden, pending, inputs)?;
+        }
+        Ok(pending)
+    }
+
+    /// One layer; `pending` is what has not joined the residual stream yet, before and after it,
+    /// `inputs` what this layer has beside the stream.
+    pub(super) fn layer(
+        &self,
+        planner: &mut Planner,
+        step: &StepContext<'_>,
+        layer: &Layer,
+        hidden: &mut Activation,
+        mut pending: Option<Activation>,
+        inputs: Option<(usize, &Activation)>,
+    ) -> Result<Option<Activation>, ModelError> {
+        let eps = self.config.norm_eps;
+        if !matches!(layer.mixer, MixerBlock::Absent) {
+            let x = self.input(planner, pending.take(), hidden, layer.mixer_norm.as_ref());
+            let y = layer.mixer.record(planner, step, &x)?;
+            pending = y.map(|y| self.block_output(planner, y, layer.mixer_post_norm.as_ref()));
+        }
+        if !matches!(layer.feed_forward, FeedForwardBlock::Absent) {
+            let norm = layer.feed_forward_norm.as_ref();
+            let x = self.input(planner, pending.take(), hidden, norm);
+            let y = match &layer.feed_forward {
+                FeedForwardBlock::Dense(dense) => Some(dense.record(planner, &x)),
+                FeedForwardBlock::Mixture(mixture) => Some(mixture.record(planner, &x)),
+                FeedForwardBlock::Absent => None,
+            };
+            let norm = layer.feed_forward_post_norm.as_ref();
+            pending = y.map(|y| self.block_output(planner, y, norm));
+        }
+        if let (Some(block), Some((index, inputs))) = (&layer.inputs, inputs) {
+            let x = self.input(planner, pending.take(), hidden, None);
+            pending = Some(block.record(planner, inputs, index, &x, eps));
+        }
+        if layer.output_scale != 1.0 {
+            let x = self.input(planner, pending.take(), hidden, None);
+            *hidden = planner.scaled(x, layer.output_scale);
         }
         Ok(pending)
     }
@@ -377,10 +434,16 @@ impl Graph {
         planner.scaled(y, self.config.residual_scale)
     }
 
+    /// The layers, and that of the multi-token head.
+    fn all_layers(&self) -> impl Iterator<Item = &Layer> {
+        let head = self.head.iter().map(|head| &head.layer);
+        self.layers.iter().chain(head)
+    }
+
     /// What the layers keep of the sequences.
     pub fn held_states(&self) -> Vec<HeldState<'_>> {
         let mut held = Vec::new();
-        for layer in &self.layers {
+        for layer in self.all_layers() {
             match &layer.mixer {
                 MixerBlock::Attention(attention) => held.extend(attention.held_state()),
                 MixerBlock::GatedDelta(delta) => held.extend(delta.held_state()),
@@ -400,7 +463,7 @@ impl Graph {
     /// Bytes that the layers' caches take, and their states.
     pub fn state_bytes(&self) -> (u64, u64) {
         let (mut caches, mut states) = (0, 0);
-        for layer in &self.layers {
+        for layer in self.all_layers() {
             match &layer.mixer {
                 MixerBlock::Attention(attention) => caches += attention.cache_bytes(),
                 MixerBlock::GatedDelta(delta) => states += delta.state_bytes(),
@@ -470,7 +533,7 @@ impl Layer {
         layer.has_kernels().then_some(layer)
     }
 
-    fn load(
+    pub(super) fn load(
         device: &Arc<dyn Device>,
         config: &crate::config::LayerConfig,
         weights: &LayerWeights,

@@ -7,10 +7,10 @@ use crate::config::hugging_face::{RopeDefaults, activation, dense, must_be_false
 use crate::config::keys::{Found, Keys};
 use crate::config::{
     Activation, ConfigFault, FeedForward, LatentAttention, LayerConfig, Mixer, Mixture,
-    ModelConfig, Norms, Scoring, SharedExpert, check_layer_count,
+    ModelConfig, MultiTokenHead, Norms, Scoring, SharedExpert, check_head_count, check_layer_count,
 };
 use crate::rope::{Rope, RopeLayout};
-use crate::weights::{ModelWeights, Resolver};
+use crate::weights::{HeadNames, ModelWeights, Resolver};
 
 pub(super) const FAMILY: Family = Family {
     hugging_face_names: &[("shared_expert.", "shared_experts.")],
@@ -25,7 +25,8 @@ pub(super) const FAMILY: Family = Family {
 fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
     let layer_count = check_layer_count(keys.required_size("num_hidden_layers")?)?;
     // Heads that predict further tokens; their layers come after the model's.
-    keys.size_of_any(&["num_nextn_predict_layers", "num_mtp_layers"])?;
+    let heads = keys.size_of_any(&["num_nextn_predict_layers", "num_mtp_layers"])?;
+    let heads = heads.map(check_head_count).transpose()?;
     // How the training was spread over devices and balanced.
     keys.size("ep_size")?;
     keys.float("aux_loss_alpha")?;
@@ -51,6 +52,12 @@ fn from_json(keys: &Keys<'_>) -> Result<ModelConfig, ConfigFault> {
         norm_eps: keys.epsilon("rms_norm_eps")?.unwrap_or(1e-6),
         tied_embeddings: keys.bool("tie_word_embeddings")?.unwrap_or(false),
         layers: (0..layer_count).map(layer).collect(),
+        multi_token_head: heads
+            .is_some_and(|heads| heads > 0)
+            .then(|| MultiTokenHead {
+                layer: layer(layer_count),
+                feeds_normed: false,
+            }),
         ..ModelConfig::new(FAMILY.name)
     })
 }
@@ -127,12 +134,29 @@ fn mixture(keys: &Keys<'_>) -> Result<Mixture, ConfigFault> {
 
 fn weights(resolver: &mut Resolver<'_>, config: &ModelConfig) -> ModelWeights {
     let layer_count = config.layers.len();
+    let model = super::standard_weights(resolver, config);
+    let name = |part: &str| format!("model.layers.{layer_count}.{part}");
+    let names = HeadNames {
+        embedding_norm: name("enorm.weight"),
+        hidden_norm: name("hnorm.weight"),
+        join: name("eh_proj.weight"),
+        layer: name(""),
+        norm: name("shared_head.norm.weight"),
+        copies: vec![
+            (name("embed_tokens.weight"), "model.embed_tokens.weight"),
+            (name("shared_head.head.weight"), "lm_head.weight"),
+        ],
+    };
+    let multi_token_head = resolver.multi_token_head(config, &names);
+    // The first head is used, if the config names one.
+    let first_unused = layer_count + usize::from(multi_token_head.is_some());
     resolver.ignore(move |name| {
         let layer = name.strip_prefix("model.layers.");
         let index = layer.and_then(|rest| rest.split_once('.')?.0.parse::<usize>().ok());
-        index.is_some_and(|index| index >= layer_count)
+        index.is_some_and(|index| index >= first_unused)
     });
-    resolver.model(config, |resolver, prefix, layer| {
-        resolver.standard_layer(prefix, layer)
-    })
+    ModelWeights {
+        multi_token_head,
+        ..model
+    }
 }

@@ -6,13 +6,17 @@
 use std::ops::Range;
 
 use super::Family;
-use crate::config::hugging_face::{activation, common, dense, layer_types};
+use crate::config::hugging_face::{
+    activation, common, dense, layer_types, must_be_false, must_say,
+};
 use crate::config::keys::Keys;
 use crate::config::{
     Activation, Attention, ConfigFault, FeedForward, GatedDelta, LayerConfig, Mixer, Mixture,
-    ModelConfig, Norms, SharedExpert,
+    ModelConfig, MultiTokenHead, Norms, SharedExpert,
 };
-use crate::weights::{GatedDeltaWeights, LayerNames, MixerWeights, ModelWeights, Resolver};
+use crate::weights::{
+    GatedDeltaWeights, HeadNames, LayerNames, MixerWeights, ModelWeights, Resolver,
+};
 
 pub(super) const FAMILY: Family = Family::new(
     &["qwen3_next"],
@@ -113,6 +117,22 @@ fn hybrid(
             .map(|n| interval > 0 && n.is_multiple_of(interval))
             .collect(),
     };
+    must_say(keys, "mamba_ssm_dtype", "float32")?;
+    // Qwen3-Next says nothing of its head; its layer is one of full attention.
+    must_be_false(keys, "mtp_use_dedicated_embeddings")?;
+    let heads = keys.size("mtp_num_hidden_layers")?.unwrap_or(1);
+    let heads = crate::config::check_head_count(heads)?;
+    let multi_token_head = match (heads, feed_forwards.first()) {
+        (1.., Some(feed_forward)) => Some(MultiTokenHead {
+            layer: LayerConfig {
+                mixer: attention.clone(),
+                feed_forward: feed_forward.clone(),
+                norms: Norms::Before,
+            },
+            feeds_normed: true,
+        }),
+        _ => None,
+    };
     let layer = |(full, feed_forward)| LayerConfig {
         mixer: if full { &attention } else { &delta }.clone(),
         feed_forward,
@@ -120,15 +140,14 @@ fn hybrid(
     };
     Ok(ModelConfig {
         layers: full.into_iter().zip(feed_forwards).map(layer).collect(),
+        multi_token_head,
         ..common.config
     })
 }
 
 fn weights(resolver: &mut Resolver<'_>, config: &ModelConfig) -> ModelWeights {
     resolver.norms_are_stored_less_one();
-    // Heads that predict further tokens, for speculation.
-    resolver.ignore(|name| name.starts_with("mtp."));
-    resolver.model(config, |resolver, prefix, layer| match &layer.mixer {
+    let model = resolver.model(config, |resolver, prefix, layer| match &layer.mixer {
         Mixer::GatedDelta(delta) => {
             let mixer = interleaved_delta(resolver, &format!("{prefix}linear_attn."), delta);
             let mixer = MixerWeights::GatedDelta(Box::new(mixer));
@@ -136,15 +155,42 @@ fn weights(resolver: &mut Resolver<'_>, config: &ModelConfig) -> ModelWeights {
             resolver.layer_of(prefix, &LayerNames::STANDARD, mixer, feed_forward)
         }
         _ => resolver.standard_layer(prefix, layer),
-    })
+    });
+    with_head(resolver, config, model)
 }
 
 fn dense_weights(resolver: &mut Resolver<'_>, config: &ModelConfig) -> ModelWeights {
     resolver.norms_are_stored_less_one();
-    resolver.ignore(|name| name.starts_with("mtp."));
-    resolver.model(config, |resolver, prefix, layer| {
-        resolver.standard_layer(prefix, layer)
-    })
+    let model = super::standard_weights(resolver, config);
+    with_head(resolver, config, model)
+}
+
+/// The model with its multi-token head, if the checkpoint has one; layers of it behind the first
+/// are not used.
+fn with_head(
+    resolver: &mut Resolver<'_>,
+    config: &ModelConfig,
+    model: ModelWeights,
+) -> ModelWeights {
+    let name = |part: &str| format!("mtp.{part}");
+    let names = HeadNames {
+        embedding_norm: name("pre_fc_norm_embedding.weight"),
+        hidden_norm: name("pre_fc_norm_hidden.weight"),
+        join: name("fc.weight"),
+        layer: name("layers.0."),
+        norm: name("norm.weight"),
+        copies: Vec::new(),
+    };
+    let multi_token_head = resolver.multi_token_head(config, &names);
+    let is_used = multi_token_head.is_some();
+    resolver.ignore(move |name| match name.strip_prefix("mtp.") {
+        Some(part) => !is_used || (part.starts_with("layers.") && !part.starts_with("layers.0.")),
+        None => false,
+    });
+    ModelWeights {
+        multi_token_head,
+        ..model
+    }
 }
 
 /// Projections stored key head after key head: its query, its key, the values of its value heads

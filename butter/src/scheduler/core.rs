@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use rayon::iter::{IntoParallelRefMutIterator, ParallelIterator};
-
+use super::decode::{Group, Settled};
 use super::lease::{Lease, whole_blocks};
 use super::metrics::SchedulerMetrics;
 use super::prefix::{Parked, PrefixCache, PrefixReuse, Wanted};
 use super::request::{Choice, Event, Failure, Job, Request};
+use super::speculator::Speculator;
 use crate::model::{Model, ModelCapacity, ModelError, RowOutput, RowResult, StepRow};
 use crate::sampler::Draw;
 
@@ -43,13 +43,14 @@ pub struct SchedulerOptions {
 
 /// Requests that wait and run, and the model that they share.
 pub struct Scheduler {
-    model: Box<dyn Model>,
-    options: SchedulerOptions,
+    pub(super) model: Box<dyn Model>,
+    pub(super) options: SchedulerOptions,
     capacity: ModelCapacity,
     queue: VecDeque<Request>,
-    running: Vec<Request>,
+    pub(super) running: Vec<Request>,
     prefixes: PrefixCache,
-    metrics: Arc<SchedulerMetrics>,
+    pub(super) speculator: Option<Speculator>,
+    pub(super) metrics: Arc<SchedulerMetrics>,
     next_id: u64,
 }
 
@@ -76,9 +77,22 @@ impl Scheduler {
             queue: VecDeque::new(),
             running: Vec::new(),
             prefixes: PrefixCache::default(),
+            speculator: None,
             metrics,
             next_id: 0,
         })
+    }
+
+    /// Lets requests that decode speculate from now on; tries verifications of each size first, so
+    /// that no request waits for a compiler.
+    pub fn speculate(&mut self, speculator: Speculator) -> Result<(), ModelError> {
+        let most = 1 + speculator.proposal_count();
+        let most = most
+            .min(self.options.max_positions)
+            .min(self.model.max_step_rows());
+        warm_up_verifications(self.model.as_mut(), most)?;
+        self.speculator = Some(speculator);
+        Ok(())
     }
 
     /// The options as the model allows them.
@@ -111,8 +125,9 @@ impl Scheduler {
         let begun = now();
         self.sweep(begun);
         self.admit(now());
-        let mut outcome = self.decode(&now);
-        let prefilled = self.prefill(&now);
+        let mut served = Vec::new();
+        let mut outcome = self.decode(&now, &mut served);
+        let prefilled = self.prefill(&now, served);
         if outcome.is_ok() {
             outcome = prefilled;
         }
@@ -263,6 +278,7 @@ impl Scheduler {
         request.waiting_since = now;
         request.bypassed = 0;
         self.metrics.preemptions.fetch_add(1, Relaxed);
+        self.forget(&request);
         if let Some(lease) = request.lease.take() {
             let owner = Some(request.id);
             self.park(lease, &request, owner);
@@ -335,97 +351,17 @@ impl Scheduler {
         }
     }
 
-    /// One step for every request that decodes.
-    fn decode(&mut self, now: &impl Fn() -> Instant) -> Result<(), ModelError> {
-        let rows: Vec<(usize, StepRow)> = self
-            .running
-            .iter()
-            .enumerate()
-            .filter(|(_, request)| !request.is_prefilling())
-            .filter_map(|(index, request)| Some((index, decode_row(request)?)))
-            .collect();
-        if rows.is_empty() {
-            return Ok(());
-        }
-        let all: Vec<StepRow> = rows.iter().map(|(_, row)| *row).collect();
-        let mut outcome = Ok(());
-        let mut results: Vec<Result<Option<RowResult>, ModelError>> = Vec::new();
-        let begun = now();
-        match self.step(&all) {
-            Ok(given) => {
-                let mut given = given.into_iter();
-                let next = |row: &StepRow| match row.output {
-                    RowOutput::Nothing => Ok(None),
-                    RowOutput::Logits | RowOutput::Greedy | RowOutput::Drawn => Ok(given.next()),
-                };
-                results.extend(all.iter().map(next));
-            }
-            // No sequence has changed: alone, each row shows whether it is the one at fault.
-            Err(error) if all.len() > 1 => {
-                outcome = Err(error);
-                for row in &all {
-                    let result = self.step(std::slice::from_ref(row));
-                    results.push(result.map(|given| given.into_iter().next()));
-                }
-                if results.iter().any(Result::is_ok) {
-                    outcome = Ok(());
-                }
-            }
-            Err(error) => {
-                outcome = Err(error.clone());
-                results.push(Err(error));
-            }
-        }
-        let at = now();
-        let taken = at.saturating_duration_since(begun);
-        self.metrics.decode_step.observe(taken);
-        let places: Vec<usize> = rows.iter().map(|(index, _)| *index).collect();
-        let choices = self.choose(&places, results);
-        let mut ended = Vec::new();
-        for ((index, row), choice) in rows.into_iter().zip(choices) {
-            if let Some(end) = self.advance(index, row, 1, choice, at) {
-                ended.push((index, end));
-            }
-        }
-        self.end_all(ended, at);
-        outcome
-    }
-
-    /// What comes of the results of rows of the requests at `places`, in order: choices from
-    /// logits side by side, since a vocabulary's worth of them takes a core a while.
-    fn choose(
-        &mut self,
-        places: &[usize],
-        results: Vec<Result<Option<RowResult>, ModelError>>,
-    ) -> Vec<Result<Chosen, ModelError>> {
-        let mut requests = self.running.iter_mut().enumerate();
-        let mut work: Vec<(&mut Request, Result<Option<RowResult>, ModelError>)> = places
-            .iter()
-            .zip(results)
-            .filter_map(|(&place, result)| {
-                let (_, request) = requests.find(|(index, _)| *index == place)?;
-                Some((request, result))
-            })
-            .collect();
-        let one = |(request, result): &mut (&mut Request, Result<Option<RowResult>, _>)| {
-            let result = std::mem::replace(result, Ok(None))?;
-            Ok(chosen(request, result))
-        };
-        let with_logits = |(_, result): &&(&mut Request, Result<Option<RowResult>, _>)| {
-            matches!(result, Ok(Some(RowResult::Logits(_))))
-        };
-        if work.iter().filter(with_logits).count() > 1 {
-            work.par_iter_mut().map(one).collect()
-        } else {
-            work.iter_mut().map(one).collect()
-        }
-    }
-
     /// Prompt rows up to the budget, a chunk a request, in the order in which they wait.
-    fn prefill(&mut self, now: &impl Fn() -> Instant) -> Result<(), ModelError> {
-        let mut budget = self.options.prefill_budget;
+    /// Who was `served` beside those that decode has had its share.
+    fn prefill(
+        &mut self,
+        now: &impl Fn() -> Instant,
+        served: Vec<(u64, usize)>,
+    ) -> Result<(), ModelError> {
+        let used: usize = served.iter().map(|(_, rows)| rows).sum();
+        let mut budget = self.options.prefill_budget.saturating_sub(used);
         let mut outcome = Ok(());
-        let mut served = Vec::new();
+        let mut served: Vec<u64> = served.into_iter().map(|(request, _)| request).collect();
         while let Some(index) = (0..self.running.len())
             .find(|&i| self.running[i].is_prefilling() && !served.contains(&self.running[i].id))
         {
@@ -436,22 +372,27 @@ impl Scheduler {
             }
             budget -= rows.len();
             served.push(request.id);
-            let Some(&last) = rows.last() else {
+            if rows.is_empty() {
                 break;
-            };
+            }
             let begun = now();
-            let result = self.step(&rows).map(|given| given.into_iter().next());
+            let group = Group::known(index, rows);
+            let result = self.step(group.rows());
             if let Err(error) = &result {
                 outcome = Err(error.clone());
             }
             let at = now();
             let taken = at.saturating_duration_since(begun);
             self.metrics.prefill_step.observe(taken);
-            let choice = self.choose(&[index], vec![result]).pop();
-            let choice = choice.unwrap_or(Ok(None));
             self.running[index].receipt.prefill_steps += 1;
-            if let Some(end) = self.advance(index, last, rows.len(), choice, at) {
+            let is_there = result.is_ok();
+            let groups = [group];
+            if let Some(verified) = self.verify(&groups, vec![result]).pop()
+                && let Settled::Ended(end) = self.settle(&groups[0], verified, at)
+            {
                 self.end_all(vec![(index, end)], at);
+            } else if is_there {
+                self.report(&[(&groups[0], groups[0].rows().len())]);
             }
         }
         // Who was served goes behind the others.
@@ -461,7 +402,7 @@ impl Scheduler {
     }
 
     /// The next rows of a prompt: up to the next multiple of the chunk.
-    fn chunk_rows(&self, request: &Request) -> Vec<StepRow> {
+    pub(super) fn chunk_rows(&self, request: &Request) -> Vec<StepRow> {
         let start = request.computed;
         let end = (start / self.options.chunk + 1) * self.options.chunk;
         let end = end.min(request.job.prompt.len());
@@ -477,7 +418,7 @@ impl Scheduler {
         (start..end).map(row).collect()
     }
 
-    fn step(&mut self, rows: &[StepRow]) -> Result<Vec<RowResult>, ModelError> {
+    pub(super) fn step(&mut self, rows: &[StepRow]) -> Result<Vec<RowResult>, ModelError> {
         self.metrics.steps.fetch_add(1, Relaxed);
         self.metrics.rows.fetch_add(rows.len() as u64, Relaxed);
         let draws: Vec<Draw> = rows
@@ -498,31 +439,17 @@ impl Scheduler {
         result
     }
 
-    /// Rows of a request have run: how it ended, if it did.
-    fn advance(
+    /// A request takes its next token: how it ended, if it did.
+    pub(super) fn take(
         &mut self,
         index: usize,
-        last: StepRow,
-        rows: usize,
-        choice: Result<Chosen, ModelError>,
+        choice: Result<Choice, Failure>,
         now: Instant,
     ) -> Option<End> {
         let request = &mut self.running[index];
         let choice = match choice {
             Ok(choice) => choice,
-            Err(error) => return Some(End::Failed(Failure::Device(error.to_string()))),
-        };
-        request.computed += rows;
-        if last.output == RowOutput::Nothing {
-            return None;
-        }
-        let choice = match choice {
-            Some(Ok(choice)) => choice,
-            Some(Err(failure)) => return Some(End::Failed(failure)),
-            None => {
-                let message = "the step gave no result for this row";
-                return Some(End::Failed(Failure::Row(message.to_owned())));
-            }
+            Err(failure) => return Some(End::Failed(failure)),
         };
         self.metrics.generated_tokens.fetch_add(1, Relaxed);
         match request.last_token {
@@ -554,7 +481,7 @@ impl Scheduler {
     }
 
     /// Takes ended requests out, the last in the list first, so that places stay true.
-    fn end_all(&mut self, mut ended: Vec<(usize, End)>, now: Instant) {
+    pub(super) fn end_all(&mut self, mut ended: Vec<(usize, End)>, now: Instant) {
         ended.sort_by_key(|(index, _)| std::cmp::Reverse(*index));
         for (index, end) in ended {
             let request = self.running.remove(index);
@@ -585,8 +512,16 @@ impl Scheduler {
         self.retire(request);
     }
 
+    /// What is proposed to a request comes from nothing that is kept any longer.
+    fn forget(&mut self, request: &Request) {
+        if let Some(speculator) = &mut self.speculator {
+            speculator.proposer.forget(request.id);
+        }
+    }
+
     /// Keeps the sequence of a request that has ended, or gives it back.
     fn retire(&mut self, mut request: Request) {
+        self.forget(&request);
         let Some(lease) = request.lease.take() else {
             return;
         };
@@ -621,22 +556,8 @@ impl Drop for Scheduler {
     }
 }
 
-/// A row's choice, if one was wanted.
-type Chosen = Option<Result<Choice, Failure>>;
-
-fn chosen(request: &mut Request, result: Option<RowResult>) -> Chosen {
-    Some(match result? {
-        RowResult::Token(token) => {
-            request.job.chooser.take(token);
-            Ok(Choice::token(token))
-        }
-        RowResult::Logits(logits) => request.job.chooser.choose(logits),
-        RowResult::Failed(message) => Err(Failure::Row(message)),
-    })
-}
-
 /// How a request ended.
-enum End {
+pub(super) enum End {
     Stopped,
     Length,
     Failed(Failure),
@@ -647,7 +568,7 @@ fn reserved(request: &Request) -> usize {
 }
 
 /// What is wanted of a position: nothing, unless it is the last whose token is known.
-fn output_at(request: &Request, position: usize) -> RowOutput {
+pub(super) fn output_at(request: &Request, position: usize) -> RowOutput {
     if position + 1 < request.tokens.len() {
         RowOutput::Nothing
     } else if request.job.chooser.wants_logits() {
@@ -657,16 +578,6 @@ fn output_at(request: &Request, position: usize) -> RowOutput {
     } else {
         RowOutput::Greedy
     }
-}
-
-fn decode_row(request: &Request) -> Option<StepRow> {
-    let position = request.computed;
-    Some(StepRow {
-        sequence: request.lease.as_ref()?.sequence(),
-        token: *request.tokens.get(position)?,
-        position: position as u32,
-        output: output_at(request, position),
-    })
 }
 
 /// Runs the largest steps once, a full prefill chunk and a decode of every sequence with logits,
@@ -727,4 +638,29 @@ fn warm_up(model: &mut dyn Model, options: SchedulerOptions) -> Result<(), Model
         model.close_sequence(sequence);
     }
     result.map(|_| ())
+}
+
+/// Runs verifications of 2 to `most` rows of one sequence, as far as the time for that goes.
+fn warm_up_verifications(model: &mut dyn Model, most: usize) -> Result<(), ModelError> {
+    let sequence = model.open_sequence(most)?;
+    let begun = Instant::now();
+    let mut result = Ok(());
+    for count in (2..=most).rev() {
+        if result.is_err() || begun.elapsed() > MOST_WARM_UP {
+            break;
+        }
+        let row = |position: usize| StepRow {
+            sequence,
+            token: 0,
+            position: position as u32,
+            output: RowOutput::Greedy,
+        };
+        let rows: Vec<StepRow> = (0..count).map(row).collect();
+        result = model.step(&rows).map(|_| ());
+        if result.is_ok() {
+            result = model.truncate_sequence(sequence, 0).map(|_| ());
+        }
+    }
+    model.close_sequence(sequence);
+    result
 }

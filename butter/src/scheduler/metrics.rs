@@ -66,6 +66,14 @@ pub struct SchedulerMetrics {
     pub reused_tokens: AtomicU64,
     /// Tokens chosen.
     pub generated_tokens: AtomicU64,
+    /// Steps of a request that held proposals.
+    pub verifications: AtomicU64,
+    /// Tokens proposed to requests.
+    pub proposed: AtomicU64,
+    /// Proposals that were accepted.
+    pub accepted: AtomicU64,
+    /// Sequences of a draft model.
+    pub draft_leases: Arc<LeaseCounters>,
     /// From submission to admission.
     pub queue_time: Histogram,
     /// From submission to the first token.

@@ -146,6 +146,10 @@ pub struct Receipt {
     pub prefill_steps: usize,
     /// Times that the request gave its sequence up for another one.
     pub preemptions: usize,
+    /// Tokens proposed to it.
+    pub proposed_tokens: usize,
+    /// Proposals that were accepted.
+    pub accepted_tokens: usize,
     /// From submission to admission.
     pub queue_seconds: f64,
     /// From admission to the first token.

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::{Job, Scheduler, SchedulerMetrics, SchedulerOptions};
+use super::{Job, Scheduler, SchedulerMetrics, SchedulerOptions, Speculator};
 use crate::model::{Model, ModelCapacity, ModelError};
 
 /// How often a device that failed is asked whether it answers again.
@@ -57,6 +57,17 @@ impl SchedulerThread {
         options: SchedulerOptions,
         max_queued: usize,
     ) -> Result<SchedulerThread, ModelError> {
+        Self::start_speculating(|_| Ok((make()?, None)), options, max_queued)
+    }
+
+    /// As [`Self::start`], with what proposes tokens where there is one.
+    pub fn start_speculating(
+        make: impl FnOnce(&SchedulerMetrics) -> Result<(Box<dyn Model>, Option<Speculator>), ModelError>
+        + Send
+        + 'static,
+        options: SchedulerOptions,
+        max_queued: usize,
+    ) -> Result<SchedulerThread, ModelError> {
         let metrics = Arc::new(SchedulerMetrics::default());
         let handed = Arc::new(AtomicU64::new(0));
         let (commands, receiver) = channel();
@@ -64,9 +75,12 @@ impl SchedulerThread {
         let shared = (metrics.clone(), handed.clone());
         let body = move || {
             let (metrics, handed) = shared;
-            let started = make().and_then(|model| {
+            let started = make(&metrics).and_then(|(model, speculator)| {
                 let capacity = model.capacity();
-                let scheduler = Scheduler::new(model, options, metrics.clone())?;
+                let mut scheduler = Scheduler::new(model, options, metrics.clone())?;
+                if let Some(speculator) = speculator {
+                    scheduler.speculate(speculator)?;
+                }
                 Ok((scheduler, capacity))
             });
             match started {

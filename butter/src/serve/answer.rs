@@ -90,7 +90,11 @@ impl Answering {
                 enough: enough.clone(),
             });
             answers.push(Answer {
-                stitcher: Stitcher::new(engine.tokenizer.clone(), &request.stops, request.parts),
+                stitcher: Stitcher::new(
+                    engine.tokenizer.clone(),
+                    &request.stops,
+                    request.parts.clone(),
+                ),
                 enough,
                 tokens: 0,
                 finish: None,

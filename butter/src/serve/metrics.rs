@@ -14,6 +14,8 @@
 //! | `butter_prompt_tokens_total`, `butter_reused_tokens_total`, `butter_generated_tokens_total` | counter | tokens |
 //! | `butter_steps_total`, `butter_step_rows_total`, `butter_failed_steps_total` | counter | steps of the device |
 //! | `butter_preemptions_total` | counter | times that a request lost its place |
+//! | `butter_speculation_verifications_total`, `butter_speculation_proposed_tokens_total`, `butter_speculation_accepted_tokens_total` | counter | steps of a request that held proposals, the proposals, and those accepted (vLLM's `spec_decode_num_drafts`, `…_num_draft_tokens`, `…_num_accepted_tokens`) |
+//! | `butter_draft_leases_total{event}` | counter | sequences of the draft model |
 //! | `butter_queue_seconds`, `butter_first_token_seconds`, `butter_between_tokens_seconds` | histogram | clocks of requests |
 //! | `butter_decode_step_seconds`, `butter_prefill_step_seconds`, `butter_turn_seconds` | histogram | steps of the device, and turns of the scheduler, which hold them |
 
@@ -71,6 +73,9 @@ pub fn render(scheduler: &SchedulerThread, http: &HttpMetrics, reuse: bool) -> S
         ("step_rows", &metrics.rows),
         ("failed_steps", &metrics.failed_steps),
         ("preemptions", &metrics.preemptions),
+        ("speculation_verifications", &metrics.verifications),
+        ("speculation_proposed_tokens", &metrics.proposed),
+        ("speculation_accepted_tokens", &metrics.accepted),
     ] {
         let value = get(value);
         let _ = writeln!(
@@ -90,17 +95,14 @@ pub fn render(scheduler: &SchedulerThread, http: &HttpMetrics, reuse: bool) -> S
         "outcome",
         outcomes.map(|(l, v)| (l, get(v))),
     );
-    let events = [
-        ("taken", &leases.taken),
-        ("released", &leases.released),
-        ("leaked", &leases.leaked),
-    ];
-    labelled(
-        &mut out,
-        "leases",
-        "event",
-        events.map(|(l, v)| (l, get(v))),
-    );
+    for (name, leases) in [("leases", leases), ("draft_leases", &metrics.draft_leases)] {
+        let events = [
+            ("taken", &leases.taken),
+            ("released", &leases.released),
+            ("leaked", &leases.leaked),
+        ];
+        labelled(&mut out, name, "event", events.map(|(l, v)| (l, get(v))));
+    }
     let responses = http
         .responses
         .lock()

@@ -26,6 +26,7 @@ pub mod request;
 mod routes;
 pub mod stitch;
 pub mod tool_call;
+pub mod xml_call;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

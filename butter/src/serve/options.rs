@@ -6,6 +6,8 @@ use std::time::Duration;
 use clap::Args;
 use serde::Deserialize;
 
+use crate::speculate::VERIFY_ROWS;
+
 /// A setting could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum OptionsError {
@@ -50,12 +52,12 @@ pub enum OptionsError {
 /// Declares each setting once: as a flag, a variable `BUTTER_…`, a key of the file, and a field
 /// with its default.
 macro_rules! settings {
-    ($($(#[doc = $doc:literal])+ $name:ident: $ty:ty = $default:expr;)*) => {
+    ($($(#[doc = $doc:literal])+ $(#[arg($($arg:tt)*)])? $name:ident: $ty:ty = $default:expr;)*) => {
         /// Settings as one source gives them.
         #[derive(Args, Deserialize, Clone, Default, Debug)]
         #[serde(default, deny_unknown_fields)]
         pub struct Layer {
-            $($(#[doc = $doc])+ #[arg(long)] pub $name: Option<$ty>,)*
+            $($(#[doc = $doc])+ #[arg(long $(, $($arg)*)?)] pub $name: Option<$ty>,)*
             /// Keys that clients may send as `Authorization: Bearer KEY`; none: anyone is
             /// served. Only in the file, or in `BUTTER_API_KEYS` with commas between, so that
             /// they are seen in no list of processes.
@@ -158,6 +160,20 @@ settings! {
     preempt_after: f64 = 10.0;
     /// How often one request may lose its place.
     max_preemptions: usize = 2;
+    /// A smaller model with the same vocabulary that proposes tokens, which the model verifies
+    /// several at a time: the answers are the same, in fewer steps.
+    draft: PathBuf = PathBuf::new();
+    /// The text so far proposes what followed its last tokens before, to be verified so.
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    ngram: bool = false;
+    /// The checkpoint's own multi-token head proposes, to be verified so (Qwen3-Next, Qwen3.5,
+    /// DeepSeek-V3).
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    mtp: bool = false;
+    /// Rows of a verification, 2 to 10: the proposals and one.
+    verify_rows: usize = 5;
+    /// Requests that may decode at once while any speculates; where more do, none does.
+    speculate_max_running: usize = 4;
     /// Requests that may wait.
     max_queued: usize = 256;
     /// Tokens of an answer where the request names no limit.
@@ -225,6 +241,13 @@ impl ServeOptions {
             ("max_stop_bytes", self.max_stop_bytes, 1, 1 << 20),
             ("max_schema_bytes", self.max_schema_bytes, 1, 1 << 26),
             ("max_schema_depth", self.max_schema_depth, 1, 128),
+            (
+                "verify_rows",
+                self.verify_rows,
+                *VERIFY_ROWS.start(),
+                *VERIFY_ROWS.end(),
+            ),
+            ("speculate_max_running", self.speculate_max_running, 1, 4096),
         ] {
             if !(least..=most).contains(&value) {
                 return Err(wrong(
@@ -259,6 +282,16 @@ impl ServeOptions {
         if !["auto", "off", "exact", "any"].contains(&self.prefix_reuse.as_str()) {
             let allowed = "auto, off, exact or any";
             return Err(wrong("prefix_reuse", self.prefix_reuse.clone(), allowed));
+        }
+        let has_draft = !self.draft.as_os_str().is_empty();
+        for (name, is_on, others) in [
+            ("ngram", self.ngram, has_draft || self.mtp),
+            ("mtp", self.mtp, has_draft),
+        ] {
+            if is_on && others {
+                let allowed = "off where another proposes: one of `draft`, `ngram` and `mtp`";
+                return Err(wrong(name, "on".to_owned(), allowed));
+            }
         }
         Ok(())
     }
@@ -395,7 +428,16 @@ mod tests {
         };
         const FAR: Option<usize> = Some(usize::MAX);
         type Change = (&'static str, fn(&mut Layer));
-        let changes: [Change; 19] = [
+        let changes: [Change; 24] = [
+            ("mtp", |l| (l.mtp, l.draft) = (Some(true), Some("a".into()))),
+            ("verify_rows", |l| l.verify_rows = Some(1)),
+            ("verify_rows", |l| l.verify_rows = Some(11)),
+            ("speculate_max_running", |l| {
+                l.speculate_max_running = Some(0)
+            }),
+            ("ngram", |l| {
+                (l.ngram, l.draft) = (Some(true), Some("a".into()));
+            }),
             ("request_timeout", |l| l.request_timeout = Some(f64::NAN)),
             ("drain_timeout", |l| l.drain_timeout = Some(-1.0)),
             ("prefix_reuse", |l| l.prefix_reuse = Some("some".into())),

@@ -1,6 +1,7 @@
 //! Bodies of requests: every field is checked before the scheduler sees the request (E31, E32).
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use axum::http::StatusCode;
 use serde_json::{Value as Json, json};
@@ -13,6 +14,7 @@ use super::messages;
 use super::options::ServeOptions;
 use super::stitch::Parts;
 use super::tool_call::ToolFormat;
+use super::xml_call::ParameterKinds;
 use crate::sampler::{MOST_TOP_LOGPROBS, Sampler, SamplingParameters};
 
 /// Which endpoint a request came to.
@@ -77,6 +79,7 @@ struct Tools {
     /// As the template takes them.
     list: Vec<Json>,
     format: Option<ToolFormat>,
+    kinds: Arc<ParameterKinds>,
     grammar: Option<GrammarSpec>,
     parallel: bool,
 }
@@ -123,6 +126,7 @@ impl ApiRequest {
                 let tools = read_tools(&mut fields, engine, options)?;
                 parallel_calls = tools.parallel;
                 parts.tools = tools.format;
+                parts.kinds = tools.kinds;
                 if let Some(required) = tools.grammar {
                     if grammar.is_some() {
                         let reason = "cannot be held beside a required call of a tool";
@@ -517,6 +521,7 @@ fn read_tools(
     let mut tools = Tools {
         list: Vec::new(),
         format: None,
+        kinds: Arc::default(),
         grammar: None,
         parallel,
     };
@@ -566,6 +571,9 @@ fn read_tools(
     let format = ToolFormat::of_template(template)
         .map_err(|reason| ApiError::unsupported("tools", reason))?;
     tools.format = Some(format);
+    if format == ToolFormat::Xml {
+        tools.kinds = Arc::new(ParameterKinds::new(&functions));
+    }
     if !required.is_empty() {
         tools.grammar = Some(GrammarSpec::Lark(format.grammar(&required)));
     }

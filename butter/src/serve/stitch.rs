@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use super::tool_call::{Scan, ToolFormat, scan};
+use super::xml_call::{self, ParameterKinds};
 use crate::stop::StopMatcher;
 use crate::tokenizer::{StreamState, Tokenizer};
 
@@ -40,7 +41,7 @@ pub enum Piece {
 }
 
 /// What a model's answers may hold beside content.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Parts {
     /// Whether the template knows reasoning.
     pub reasoning: bool,
@@ -48,6 +49,8 @@ pub struct Parts {
     pub reasoning_open: bool,
     /// How calls are written, if tools were offered.
     pub tools: Option<ToolFormat>,
+    /// What the parameters of those tools are.
+    pub kinds: Arc<ParameterKinds>,
 }
 
 /// Puts one answer together.
@@ -121,6 +124,8 @@ enum State {
     Call,
     /// Behind a call's JSON, before its closing marker.
     CallEnd,
+    /// In a call that was begun and went wrong: too late to take back, its rest is arguments.
+    Broken,
 }
 
 #[derive(Debug)]
@@ -139,7 +144,8 @@ struct Segments {
 
 impl Segments {
     fn new(parts: Parts) -> Segments {
-        let state = if parts.reasoning_open {
+        let is_open = parts.reasoning_open;
+        let state = if is_open {
             State::Reasoning
         } else if parts.reasoning || parts.tools == Some(ToolFormat::Llama) {
             State::Start
@@ -150,7 +156,7 @@ impl Segments {
             parts,
             state,
             held: String::new(),
-            skip_space: parts.reasoning_open,
+            skip_space: is_open,
             calls: 0,
             complete_calls: 0,
             named: false,
@@ -186,7 +192,7 @@ impl Segments {
                 found
             }
             State::Content => {
-                if self.parts.tools != Some(ToolFormat::Hermes) {
+                if !self.has_markers() {
                     push_text(pieces, std::mem::take(&mut self.held), Piece::Content);
                     return false;
                 }
@@ -198,6 +204,17 @@ impl Segments {
                 found
             }
             State::Call => self.call(pieces),
+            State::Broken => {
+                let (text, found) = match self.has_markers() {
+                    true => self.until(TOOL_END),
+                    false => (std::mem::take(&mut self.held), false),
+                };
+                push_arguments(pieces, self.calls - 1, text);
+                if found {
+                    (self.state, self.skip_space) = (State::Content, true);
+                }
+                found
+            }
             State::CallEnd => {
                 let (_, found) = self.until(TOOL_END);
                 if found {
@@ -238,55 +255,56 @@ impl Segments {
         (self.named, self.sent) = (false, 0);
     }
 
+    /// Whether calls stand between markers.
+    fn has_markers(&self) -> bool {
+        matches!(self.parts.tools, Some(ToolFormat::Hermes | ToolFormat::Xml))
+    }
+
+    /// What opened the call at hand.
+    fn opening(&self) -> &'static str {
+        if self.has_markers() { TOOL } else { "" }
+    }
+
     /// Streams a call's name, then its arguments as they come.
     fn call(&mut self, pieces: &mut Vec<Piece>) -> bool {
-        let found: Scan = scan(&self.held);
-        if found.wrong
-            || (found.end.is_some() && !(found.name.is_some() && found.arguments.is_some()))
-        {
-            if self.named {
-                // Too late to take back: the rest of a broken call is arguments.
-                let text = self.held.split_off(self.sent.min(self.held.len()));
-                self.held.clear();
-                push_arguments(pieces, self.calls - 1, text);
-                self.state = State::Content;
-                return true;
-            }
-            // No call after all: the model wrote it as text.
-            let opened = if self.parts.tools == Some(ToolFormat::Hermes) {
-                TOOL
-            } else {
-                ""
-            };
-            let text = format!("{opened}{}", std::mem::take(&mut self.held));
-            push_text(pieces, text, Piece::Content);
-            self.state = State::Content;
-            return true;
-        }
+        let found: Scan = match self.parts.tools {
+            Some(ToolFormat::Xml) => xml_call::scan(&self.held, &self.parts.kinds),
+            _ => scan(&self.held),
+        };
         if let (Some(name), Some(arguments)) = (found.name, found.arguments) {
             if !self.named {
                 self.named = true;
-                self.sent = arguments.start;
                 self.calls += 1;
                 pieces.push(Piece::ToolCall {
                     index: self.calls - 1,
                     name,
                 });
             }
-            if arguments.end > self.sent {
-                let text = self.held[self.sent..arguments.end].to_owned();
-                self.sent = arguments.end;
+            if arguments.len() > self.sent {
+                let text = arguments[self.sent..].to_owned();
+                self.sent = arguments.len();
                 push_arguments(pieces, self.calls - 1, text);
             }
+        }
+        if found.wrong || (found.end.is_some() && !self.named) {
+            if self.named {
+                self.held.drain(..found.understood.min(self.held.len()));
+                self.state = State::Broken;
+            } else {
+                // No call after all: the model wrote it as text.
+                push_text(pieces, self.opening().to_owned(), Piece::Content);
+                self.state = State::Content;
+            }
+            return true;
         }
         let Some(end) = found.end else {
             return false;
         };
         self.held.drain(..end);
         self.complete_calls += 1;
-        self.state = match self.parts.tools {
-            Some(ToolFormat::Hermes) => State::CallEnd,
-            _ => State::Content,
+        self.state = match self.has_markers() {
+            true => State::CallEnd,
+            false => State::Content,
         };
         true
     }
@@ -319,13 +337,10 @@ impl Segments {
                 push_text(&mut pieces, held, Piece::Content);
             }
             State::Call if !self.named => {
-                let opened = if self.parts.tools == Some(ToolFormat::Hermes) {
-                    TOOL
-                } else {
-                    ""
-                };
-                push_text(&mut pieces, format!("{opened}{held}"), Piece::Content);
+                let text = format!("{}{held}", self.opening());
+                push_text(&mut pieces, text, Piece::Content);
             }
+            State::Broken => push_arguments(&mut pieces, self.calls - 1, held),
             State::Start | State::Content | State::Call | State::CallEnd => {}
         }
         pieces
@@ -380,8 +395,8 @@ mod tests {
     fn parts(tools: Option<ToolFormat>) -> Parts {
         Parts {
             reasoning: true,
-            reasoning_open: false,
             tools,
+            ..Parts::default()
         }
     }
 
@@ -436,6 +451,51 @@ mod tests {
         );
     }
 
+    const XML: &str = "<think>\nhm</think>\n\nI call.<tool_call>\n<function=f>\n<parameter=a>\n</tool_call>é\n\n</parameter>\n<parameter=b>\n1\n</parameter>\n</function>\n</tool_call>\n";
+
+    #[test]
+    fn calls_as_xml_become_json_as_they_come() {
+        let [name, arguments] = call("f", r#"{"a": "</tool_call>é\n", "b": "1"}"#);
+        let whole = run(parts(Some(ToolFormat::Xml)), &[XML]);
+        let thought = Piece::Reasoning("hm".to_owned());
+        assert_eq!(whole, [thought, content("I call."), name, arguments]);
+        // Two calls, and JSON that is none of this format.
+        let twice = "<tool_call><function=f></function></tool_call>\n<tool_call>\n<function=g>\n</function></tool_call>";
+        let [name, arguments] = call("f", "{}");
+        let second = [("g".to_owned(), "{}".to_owned())].map(|(name, text)| {
+            [
+                Piece::ToolCall { index: 1, name },
+                Piece::ToolArguments { index: 1, text },
+            ]
+        });
+        let [[second, more]] = second;
+        assert_eq!(
+            run(parts(Some(ToolFormat::Xml)), &[twice]),
+            [name, arguments, second, more]
+        );
+        let other = "<tool_call>{\"name\": \"f\"}";
+        assert_eq!(
+            run(parts(Some(ToolFormat::Xml)), &[other]),
+            [content(other)]
+        );
+        let mut segments = Segments::new(parts(Some(ToolFormat::Xml)));
+        assert!(segments.push("<tool_call>\n<functi").is_empty());
+        let [name, arguments] = call("f", "{");
+        assert_eq!(segments.push("on=f>"), [name, arguments]);
+        let [_, arguments] = call("f", "\"a\": \"Par");
+        assert_eq!(segments.push("\n<parameter=a>\nPar\n"), [arguments]);
+        let [_, arguments] = call("f", "\\nis\"}");
+        assert_eq!(segments.push("is\n</parameter></function>"), [arguments]);
+        assert_eq!(segments.complete_calls, 1);
+        // What breaks off too late to take back is arguments.
+        let broken = "<tool_call><function=f><parameter=a>1</parameter>oh";
+        let [name, arguments] = call("f", "{\"a\": \"1\"oh");
+        assert_eq!(
+            run(parts(Some(ToolFormat::Xml)), &[broken]),
+            [name, arguments]
+        );
+    }
+
     #[test]
     fn arguments_stream_as_they_come() {
         let mut segments = Segments::new(parts(Some(ToolFormat::Hermes)));
@@ -461,12 +521,14 @@ mod tests {
         fn any_split_gives_the_pieces_of_the_whole(
             text in prop_oneof![
                 Just(CALL.to_owned()),
+                Just(XML.to_owned()),
+                "(<think>)?[a<]{0,3}(<tool_call>)?\n?<function=f>\n?(<parameter=a>[\na<é/]{0,6}</parameter>){0,2}[a\n]{0,2}(</function>)?(</tool_call>)?[a<]{0,3}",
                 "[a<{\"]{0,5}(<think>)?[a<>]{0,6}(</think>)?[ a]{0,4}(<tool_call>)?\\{\"name\":\"f\",\"arguments\":\\{[a\"]{0,3}\\}\\}(</tool_call>)?[a<]{0,3}",
             ],
-            cuts in prop::collection::vec(0usize..90, 0..8),
-            tools in prop_oneof![Just(None), Just(Some(ToolFormat::Hermes)), Just(Some(ToolFormat::Llama))],
+            cuts in prop::collection::vec(0usize..150, 0..8),
+            tools in prop_oneof![Just(None), Just(Some(ToolFormat::Hermes)), Just(Some(ToolFormat::Llama)), Just(Some(ToolFormat::Xml))],
         ) {
-            let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(text.len())).collect();
+            let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| text.floor_char_boundary(cut)).collect();
             cuts.extend([0, text.len()]);
             cuts.sort_unstable();
             let pieces: Vec<&str> = cuts.windows(2).map(|pair| &text[pair[0]..pair[1]]).collect();

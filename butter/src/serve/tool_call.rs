@@ -1,8 +1,8 @@
 //! Calls of tools as models write them, read while they are written.
 
-use std::ops::Range;
-
 use serde_json::{Value as Json, json};
+
+use super::xml_call;
 
 /// How a family of models writes calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -11,6 +11,8 @@ pub enum ToolFormat {
     Hermes,
     /// `{"name": …, "parameters": {…}}` as the whole answer, as Llama 3 does.
     Llama,
+    /// `<tool_call><function=…><parameter=…>…`, as Qwen3-Coder and Qwen3.5 do.
+    Xml,
 }
 
 impl ToolFormat {
@@ -19,7 +21,7 @@ impl ToolFormat {
         if !template.contains("tools") {
             Err("the model's chat template has no tools")
         } else if template.contains("<function=") {
-            Err("this model writes calls as XML, which is not read")
+            Ok(ToolFormat::Xml)
         } else if template.contains("<tool_call>") {
             Ok(ToolFormat::Hermes)
         } else if template.contains("\"parameters\"") || template.contains("python_tag") {
@@ -35,11 +37,12 @@ impl ToolFormat {
         let key = match self {
             ToolFormat::Hermes => "arguments",
             ToolFormat::Llama => "parameters",
+            ToolFormat::Xml => return xml_call::grammar(functions),
         };
         let names: Vec<String> = (0..functions.len()).map(|i| format!("call_{i}")).collect();
         let start = match self {
             ToolFormat::Hermes => "start: \"<tool_call>\\n\" call \"\\n</tool_call>\"",
-            ToolFormat::Llama => "start: call",
+            ToolFormat::Llama | ToolFormat::Xml => "start: call",
         };
         let mut grammar = format!("{start}\ncall: {}\n", names.join(" | "));
         for (rule, (name, schema)) in names.iter().zip(functions) {
@@ -61,8 +64,10 @@ impl ToolFormat {
 pub struct Scan {
     /// The function's name, once it is complete.
     pub name: Option<String>,
-    /// Where the arguments stand, up to what has come.
-    pub arguments: Option<Range<usize>>,
+    /// The arguments as JSON, up to what is certain.
+    pub arguments: Option<String>,
+    /// How far the text is in name and arguments.
+    pub understood: usize,
     /// Where the call's object ends.
     pub end: Option<usize>,
     /// Whether this cannot become a call.
@@ -135,7 +140,10 @@ pub fn scan(text: &str) -> Scan {
             },
             "arguments" | "parameters" => {
                 scan.wrong = first != b'{';
-                scan.arguments = Some(at..end.unwrap_or(text.len()));
+                if !scan.wrong {
+                    scan.understood = end.unwrap_or(text.len());
+                    scan.arguments = Some(text[at..scan.understood].to_owned());
+                }
             }
             _ => {}
         }
@@ -206,8 +214,8 @@ mod tests {
         let whole = scan(text);
         assert_eq!((whole.end, whole.wrong), (Some(end), false));
         assert_eq!(whole.name.as_deref(), Some("f\"}"));
-        let arguments = &text[whole.arguments.clone().expect("arguments")];
-        assert_eq!(arguments, r#"{"a": [1, "}"], "b": {}}"#);
+        let arguments = whole.arguments.as_deref();
+        assert_eq!(arguments, Some(r#"{"a": [1, "}"], "b": {}}"#));
         for cut in (0..text.len()).filter(|&cut| text.is_char_boundary(cut)) {
             let part = scan(&text[..cut]);
             assert!(!part.wrong, "{cut}");

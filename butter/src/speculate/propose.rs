@@ -1,6 +1,6 @@
 //! Where proposals come from: a draft model, or the text so far.
 
-use super::{DRAFT_STREAM, Follower};
+use super::{DRAFT_STREAM, Entered, Follower, OwnHead, Propose, Text};
 use crate::generate::GenerateError;
 use crate::model::{Model, ModelError, RowResult};
 use crate::sampler::{Distribution, Sampler, TokenHistory, uniform_of_stream};
@@ -47,6 +47,42 @@ pub trait Proposer {
 
     /// Of the list last proposed to, with the proposals, so many tokens stay.
     fn keep(&mut self, length: usize) -> Result<(), ModelError>;
+
+    /// Rows have entered the target, whose last step this was.
+    fn entered(&mut self, target: &mut dyn Model, entered: &Entered<'_>) {
+        let _ = (target, entered);
+    }
+}
+
+impl Proposer for OwnHead {
+    fn begin(&mut self, _: usize, _: usize) -> Result<(), GenerateError> {
+        Ok(())
+    }
+
+    fn propose(
+        &mut self,
+        tokens: &[u32],
+        _: &TokenHistory,
+        _: &Sampler,
+        count: usize,
+    ) -> Result<Vec<Proposal>, ModelError> {
+        let text = Text {
+            request: 0,
+            tokens,
+            count,
+            positions: 0,
+        };
+        let next = self.propose_all(&[text]).into_iter().flatten();
+        Ok(next.map(Proposal::certain).collect())
+    }
+
+    fn keep(&mut self, _: usize) -> Result<(), ModelError> {
+        Ok(())
+    }
+
+    fn entered(&mut self, target: &mut dyn Model, entered: &Entered<'_>) {
+        Propose::entered(self, target, std::slice::from_ref(entered));
+    }
 }
 
 /// Proposals of a smaller model with the same vocabulary, chosen as the target chooses: greedy
@@ -151,6 +187,26 @@ impl Default for NGram {
     }
 }
 
+impl NGram {
+    /// What followed the last time that the last few of `tokens` stood there: at most `count`
+    /// tokens.
+    pub fn continuation<'t>(&self, tokens: &'t [u32], count: usize) -> &'t [u32] {
+        for length in (self.shortest.max(1)..=self.longest).rev() {
+            let Some(start) = tokens.len().checked_sub(length) else {
+                continue;
+            };
+            let (before, last) = (&tokens[..tokens.len() - 1], &tokens[start..]);
+            // The latest place counts, and one that overlaps the end may be it.
+            let found = before.windows(length).rposition(|window| window == last);
+            if let Some(found) = found {
+                let next = &tokens[found + length..];
+                return &next[..count.min(next.len())];
+            }
+        }
+        &[]
+    }
+}
+
 impl Proposer for NGram {
     fn begin(&mut self, _: usize, _: usize) -> Result<(), GenerateError> {
         Ok(())
@@ -163,19 +219,8 @@ impl Proposer for NGram {
         _: &Sampler,
         count: usize,
     ) -> Result<Vec<Proposal>, ModelError> {
-        for length in (self.shortest.max(1)..=self.longest).rev() {
-            let Some(start) = tokens.len().checked_sub(length) else {
-                continue;
-            };
-            let (before, last) = (&tokens[..tokens.len() - 1], &tokens[start..]);
-            // The latest place counts, and one that overlaps the end may be it.
-            let found = before.windows(length).rposition(|window| window == last);
-            if let Some(found) = found {
-                let next = tokens[found + length..].iter().take(count);
-                return Ok(next.map(|&token| Proposal::certain(token)).collect());
-            }
-        }
-        Ok(Vec::new())
+        let next = self.continuation(tokens, count).iter();
+        Ok(next.map(|&token| Proposal::certain(token)).collect())
     }
 
     fn keep(&mut self, _: usize) -> Result<(), ModelError> {

@@ -49,6 +49,18 @@ impl LayerNames {
     };
 }
 
+/// What a family calls the tensors of its multi-token head.
+pub(crate) struct HeadNames {
+    pub(crate) embedding_norm: String,
+    pub(crate) hidden_norm: String,
+    pub(crate) join: String,
+    /// What the names in its layer begin with.
+    pub(crate) layer: String,
+    pub(crate) norm: String,
+    /// Copies of the model's own tensors, and what they are copies of.
+    pub(crate) copies: Vec<(String, &'static str)>,
+}
+
 /// What a text model's tensors begin with inside a model that sees or hears: the first stands for
 /// `model.`, the second before all names.
 const TEXT_PREFIXES: [&str; 2] = ["model.language_model.", "language_model."];
@@ -159,7 +171,50 @@ impl<'a> Resolver<'a> {
             final_norm,
             output,
             per_layer: None,
+            multi_token_head: None,
         }
+    }
+
+    /// The multi-token head, if the checkpoint has one: then all of it.
+    pub(crate) fn multi_token_head(
+        &mut self,
+        config: &ModelConfig,
+        names: &HeadNames,
+    ) -> Option<Box<MultiTokenHeadWeights>> {
+        let head = config.multi_token_head.as_ref()?;
+        self.catalogue.get(&self.translated(&names.join))?;
+        let hidden = config.hidden_size;
+        for (copy, shared) in &names.copies {
+            self.check_copy(copy, shared);
+        }
+        Some(Box::new(MultiTokenHeadWeights {
+            embedding_norm: self.norm(&names.embedding_norm, hidden),
+            hidden_norm: self.norm(&names.hidden_norm, hidden),
+            join: self.matrix(&names.join, &[hidden, 2 * hidden]),
+            layer: self.standard_layer(&names.layer, &head.layer),
+            norm: self.norm(&names.norm, hidden),
+        }))
+    }
+
+    /// A tensor that is stored again must be the same.
+    fn check_copy(&mut self, copy: &str, shared: &str) {
+        let [copy, shared] = [copy, shared].map(|name| self.translated(name));
+        if let Some(false) = self.are_equal(&copy, &shared) {
+            let fault = WeightsError::HeadDiffers { copy, shared };
+            self.fault = self.fault.take().or(Some(fault));
+        } else {
+            self.used.insert(copy);
+        }
+    }
+
+    /// Whether two tensors hold the same; `None` where one is not there.
+    fn are_equal(&self, first: &str, second: &str) -> Option<bool> {
+        let (first, second) = (self.catalogue.get(first)?, self.catalogue.get(second)?);
+        Some(
+            first.ty() == second.ty()
+                && first.shape() == second.shape()
+                && first.bytes() == second.bytes(),
+        )
     }
 
     /// A tied output projection that is stored as well, as some tools do, must be the embedding
@@ -167,13 +222,9 @@ impl<'a> Resolver<'a> {
     fn check_tied(&mut self) {
         let [head, embedding] =
             ["lm_head.weight", "model.embed_tokens.weight"].map(|name| self.translated(name));
-        let stored = |name: &str| self.catalogue.get(name);
-        let (Some(output), Some(tied)) = (stored(&head), stored(&embedding)) else {
+        let Some(equal) = self.are_equal(&head, &embedding) else {
             return;
         };
-        let equal = output.ty() == tied.ty()
-            && output.shape() == tied.shape()
-            && output.bytes() == tied.bytes();
         if equal {
             self.used.insert(head);
         } else {

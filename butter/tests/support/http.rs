@@ -9,7 +9,10 @@ use std::time::Duration;
 
 use butter::chat::ChatTemplate;
 use butter::gguf::GgufFile;
-use butter::scheduler::{PrefixReuse, SchedulerOptions, SchedulerThread};
+use butter::model::Model;
+use butter::scheduler::{
+    DraftModels, PrefixReuse, SchedulerMetrics, SchedulerOptions, SchedulerThread, Speculator,
+};
 use butter::serve::Server;
 use butter::serve::engine::{Engine, EngineParts};
 use butter::serve::options::{Layer, ServeOptions};
@@ -55,6 +58,8 @@ pub struct Setup {
     pub model: Box<dyn FnOnce(&mut MockModel) + Send>,
     pub max_queued: usize,
     pub reuse: PrefixReuse,
+    /// A draft model proposes, one of so many of whose tokens is wrong.
+    pub draft: Option<u32>,
 }
 
 impl Default for Setup {
@@ -65,6 +70,7 @@ impl Default for Setup {
             model: Box::new(|_| ()),
             max_queued: 256,
             reuse: PrefixReuse::Exact,
+            draft: None,
         }
     }
 }
@@ -98,12 +104,23 @@ impl TestServer {
         let options: ServeOptions = layer.resolve().expect("valid settings");
         let control = Arc::new(MockControl::default());
         let (shared, change) = (control.clone(), setup.model);
-        let scheduler = SchedulerThread::start(
-            move || {
-                let mut model = MockModel::new(shared);
-                change(&mut model);
-                Ok(Box::new(model))
-            },
+        let make = move |metrics: &SchedulerMetrics| {
+            let mut model = MockModel::new(shared);
+            change(&mut model);
+            let speculator = setup.draft.map(|wrong_every| {
+                let mut draft = MockModel::new(Arc::default());
+                draft.wrong_every = wrong_every;
+                let leases = metrics.draft_leases.clone();
+                Speculator {
+                    proposer: Box::new(DraftModels::new(Box::new(draft), 16, leases)),
+                    verify_rows: 5,
+                    max_running: 4,
+                }
+            });
+            Ok((Box::new(model) as Box<dyn Model>, speculator))
+        };
+        let scheduler = SchedulerThread::start_speculating(
+            make,
             SchedulerOptions {
                 max_running: 8,
                 chunk: 16,

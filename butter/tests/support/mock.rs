@@ -38,6 +38,8 @@ pub struct MockModel {
     pub capacity: ModelCapacity,
     /// Next tokens by position, where a test wants a text; afterwards `end`.
     pub script: Option<Vec<u32>>,
+    /// One of so many tokens is another than [`MockModel::following`] says; 0: none.
+    pub wrong_every: u32,
     /// Prompts end here, so that a script begins with the answer.
     pub end: u32,
     sequences: BTreeMap<SequenceId, Held>,
@@ -66,6 +68,7 @@ impl MockModel {
                 recurrent: false,
             },
             script: None,
+            wrong_every: 0,
             end: 256,
             sequences: BTreeMap::new(),
             next: 0,
@@ -197,7 +200,7 @@ impl Model for MockModel {
             .collect();
         let mut results = Vec::new();
         for row in rows {
-            let (vocab, end) = (self.vocab, self.end);
+            let (vocab, end, wrong_every) = (self.vocab, self.end, self.wrong_every);
             let script = self.script.clone();
             let held = self.held(row.sequence)?;
             assert_eq!(held.tokens.len(), row.position as usize, "no gap");
@@ -206,7 +209,12 @@ impl Model for MockModel {
             held.previous = Some(before[&row.sequence]);
             let next = match &script {
                 Some(script) => script.get(row.position as usize).copied().unwrap_or(end),
-                None => MockModel::following(&held.tokens),
+                None => {
+                    let next = MockModel::following(&held.tokens);
+                    let is_wrong =
+                        wrong_every > 0 && (next + row.position).is_multiple_of(wrong_every);
+                    next + u32::from(is_wrong)
+                }
             };
             let poisoned = poison != 0 && u64::from(row.token) == poison;
             match row.output {
