@@ -88,8 +88,10 @@ pub struct BenchReport {
     pub device: String,
     /// Driver and compiler.
     pub driver: String,
-    /// Type of activations and cache.
+    /// Type of activations.
     pub dtype: String,
+    /// Type of the key-value cache.
+    pub kv_cache_dtype: &'static str,
     /// Which kernels steps are made of.
     pub route: &'static str,
     /// Commit of the program, as far as it was told.
@@ -420,7 +422,7 @@ impl BenchReport {
     /// The report as Markdown.
     pub fn markdown(&self) -> String {
         let mut text = format!(
-            "# {} on {}\n\nBackend `{}`, {}. Commit {}. Activations {}, weights: {}. Route `{}`, \
+            "# {} on {}\n\nBackend `{}`, {}. Commit {}. Activations {}, cache {}, weights: {}. Route `{}`, \
              prompts in steps of {} rows. Ready after {:.1} s; {} repetition(s) of warm-up.\n\n\
              | what | batch | context | tokens/s, median | least to greatest | ms a step | launches | tokens | of the first |\n\
              |---|---|---|---|---|---|---|---|---|\n",
@@ -430,6 +432,7 @@ impl BenchReport {
             self.driver,
             self.commit,
             self.dtype,
+            self.kv_cache_dtype,
             self.weights,
             self.route,
             self.chunk,

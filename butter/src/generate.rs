@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::model::{Model, ModelError, RowOutput, RowResult, SequenceId, StepRow};
-use crate::sampler::{SampleError, Sampler, TokenHistory};
+use crate::sampler::{Draw, Sampler, TokenHistory};
 use crate::speculate::VERIFY_ROWS;
 use crate::stop::StopMatcher;
 use crate::tokenizer::{StreamDecoder, Tokenizer};
@@ -227,10 +227,14 @@ impl<'m> Generator<'m> {
         let start = Instant::now();
         let sequence = self.prepare(&request.prompt_ids, max_tokens)?;
         stats.reused_tokens = self.held.len();
-        let wanted = request.sampler.row_output();
         let mut history = TokenHistory::new(&request.prompt_ids);
-        let result = self.prefill(sequence, request, wanted)?;
-        let mut chosen = choose(&request.sampler, result, &history);
+        let draws = request.sampler.draws(&history);
+        let wanted = match draws.as_slice() {
+            [] => RowOutput::Greedy,
+            _ => RowOutput::Drawn,
+        };
+        let result = self.prefill(sequence, request, wanted, &draws)?;
+        let mut chosen = token_of(result);
         let first = Instant::now();
         stats.prefill_seconds = seconds(first - start);
         stats.prefill_tokens_per_second =
@@ -257,11 +261,12 @@ impl<'m> Generator<'m> {
                 position: self.held.len() as u32,
                 output: wanted,
             };
-            let result = self.model.step(&[row])?;
+            history.push(token);
+            let draws = request.sampler.draws(&history);
+            let result = self.model.step_drawing(&[row], &draws)?;
             self.held.push(token);
             steps += 1;
-            history.push(token);
-            chosen = choose(&request.sampler, result, &history);
+            chosen = token_of(result);
         };
         stats.decode_seconds = seconds(first.elapsed());
         stats.decode_tokens_per_second = per_second(steps, first.elapsed());
@@ -303,6 +308,7 @@ impl<'m> Generator<'m> {
         sequence: SequenceId,
         request: &Request,
         wanted: RowOutput,
+        draws: &[Draw],
     ) -> Result<Vec<RowResult>, GenerateError> {
         let prompt = &request.prompt_ids;
         let mut result = Vec::new();
@@ -321,7 +327,8 @@ impl<'m> Generator<'m> {
                     },
                 })
                 .collect();
-            result = self.model.step(&rows)?;
+            let draws = if end == prompt.len() { draws } else { &[] };
+            result = self.model.step_drawing(&rows, draws)?;
             self.held.extend(&prompt[start..end]);
         }
         Ok(result)
@@ -394,16 +401,10 @@ pub fn prompt_logits(model: &mut dyn Model, prompt_ids: &[u32]) -> Result<Vec<f3
 }
 
 /// The token that a step's only result gives, or why there is none.
-fn choose(
-    sampler: &Sampler,
-    result: Vec<RowResult>,
-    history: &TokenHistory,
-) -> Result<u32, String> {
+fn token_of(result: Vec<RowResult>) -> Result<u32, String> {
     match result.into_iter().next() {
         Some(RowResult::Token(token)) => Ok(token),
-        Some(RowResult::Logits(logits)) => sampler
-            .choose(&logits, history)
-            .map_err(|error: SampleError| error.to_string()),
+        Some(RowResult::Logits(_)) => Err("the step gave logits, not a token".to_owned()),
         Some(RowResult::Failed(message)) => Err(message),
         None => Err("the step gave no result for its last row".to_owned()),
     }

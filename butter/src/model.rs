@@ -6,6 +6,10 @@
 
 use std::fmt;
 
+use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
+
+use crate::sampler::Draw;
+
 /// A sequence that a [`Model`] holds state for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SequenceId(pub u32);
@@ -32,6 +36,9 @@ pub enum RowOutput {
     Logits,
     /// The largest logit's token, chosen where the logits are.
     Greedy,
+    /// A token drawn by the row's [`Draw`], where the logits are if the device can: of
+    /// [`Model::step_drawing`] alone.
+    Drawn,
 }
 
 /// The result of a row that wanted one.
@@ -39,7 +46,7 @@ pub enum RowOutput {
 pub enum RowResult {
     /// For [`RowOutput::Logits`]: one logit a token.
     Logits(Vec<f32>),
-    /// For [`RowOutput::Greedy`]: the token.
+    /// For [`RowOutput::Greedy`] and [`RowOutput::Drawn`]: the token.
     Token(u32),
     /// This row alone failed (its logits are not finite, an index left its
     /// bounds); the other rows of the step are good.
@@ -140,6 +147,16 @@ pub trait Model {
     /// On an error no sequence has changed: state moves for all rows or for none.
     fn step(&mut self, rows: &[StepRow]) -> Result<Vec<RowResult>, ModelError>;
 
+    /// As [`Self::step`], with rows that want [`RowOutput::Drawn`], by one of `draws` each, in
+    /// order. Whoever draws, the tokens are those of [`Draw::choose`].
+    fn step_drawing(
+        &mut self,
+        rows: &[StepRow],
+        draws: &[Draw],
+    ) -> Result<Vec<RowResult>, ModelError> {
+        draw_on_host(self, rows, draws)
+    }
+
     /// Runs the model's multi-token head on all rows and returns one result for each row whose
     /// output is not [`RowOutput::Nothing`], in the rows' order. No sequence moves: the head's
     /// cache takes what stands at the rows' positions in place of what stood there.
@@ -160,6 +177,44 @@ pub trait Model {
         let _ = steps;
         Ok(vec![self.step(rows)?])
     }
+}
+
+/// [`Model::step_drawing`] by a step that gives logits; rows draw side by side, since a
+/// vocabulary's worth of logits takes a core a while.
+pub fn draw_on_host<M: Model + ?Sized>(
+    model: &mut M,
+    rows: &[StepRow],
+    draws: &[Draw],
+) -> Result<Vec<RowResult>, ModelError> {
+    let wanted = rows.iter().filter(|row| row.output != RowOutput::Nothing);
+    let is_drawn: Vec<bool> = wanted.map(|row| row.output == RowOutput::Drawn).collect();
+    let drawn = is_drawn.iter().filter(|drawn| **drawn).count();
+    if drawn != draws.len() {
+        return Err(ModelError::Draws {
+            rows: drawn,
+            draws: draws.len(),
+        });
+    }
+    let with_logits = |row: &StepRow| StepRow {
+        output: match row.output {
+            RowOutput::Drawn => RowOutput::Logits,
+            output => output,
+        },
+        ..*row
+    };
+    let rows: Vec<StepRow> = rows.iter().map(with_logits).collect();
+    let results = model.step(&rows)?;
+    let mut draws = draws.iter();
+    let draw_of = |drawn: &bool| drawn.then(|| draws.next()).flatten();
+    let draw_of: Vec<Option<&Draw>> = is_drawn.iter().map(draw_of).collect();
+    let choose = |(result, draw): (RowResult, Option<&Draw>)| match (result, draw) {
+        (RowResult::Logits(logits), Some(draw)) => match draw.choose(&logits) {
+            Ok(token) => RowResult::Token(token),
+            Err(error) => RowResult::Failed(error.to_string()),
+        },
+        (result, _) => result,
+    };
+    Ok(results.into_par_iter().zip(draw_of).map(choose).collect())
 }
 
 /// What a model reserved for its sequences.
@@ -217,6 +272,23 @@ pub enum ModelError {
     NoRoundedProducts {
         /// The backend's name.
         backend: String,
+    },
+    /// A cache of 8-bit floats was asked for, and a layer has no kernel for it.
+    #[error(
+        "the attention of {family} keeps latents, which have no cache of 8-bit floats \
+         (`--kv-cache-dtype fp8`); take `auto`"
+    )]
+    NoPackedLatents {
+        /// The model's family.
+        family: String,
+    },
+    /// Rows that draw a token, and another number of draws.
+    #[error("{rows} rows draw a token, and there are {draws} draws")]
+    Draws {
+        /// Rows.
+        rows: usize,
+        /// Draws.
+        draws: usize,
     },
     /// A multi-token head was asked for and is not there.
     #[error("this checkpoint has no multi-token head that is loaded (`--mtp`)")]

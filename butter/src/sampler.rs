@@ -1,51 +1,56 @@
 //! The choice of the next token from a row of logits, on the host.
 //!
-//! This is the reference that a device sampler must reproduce. The choice depends on the row,
+//! A device that draws (`iron_corpus::sampling`) gives the same tokens. The choice depends on the row,
 //! the settings, and the tokens of the prompt and of the answer so far, never on a hidden
 //! state: the same request gives the same answer alone, in company and after a restart.
 //!
 //! # Order of operations
 //!
-//! All of it in `f64`. A step whose setting is at its neutral value (the one that
-//! [`SamplingParameters::default`] has) changes nothing.
+//! Every operation is one of f32, rounded once, or of whole numbers, so that a device can make the
+//! same choice to the bit, whatever the order of its sums. A step whose setting is at its neutral
+//! value (the one that [`SamplingParameters::default`] has) changes nothing.
 //!
 //! 1. The row is checked: NaN or positive infinity is an error of this request alone. Negative
 //!    infinity is a masked token, which nothing brings back.
 //! 2. `logit_bias` is added.
 //! 3. `repetition_penalty` `r`: the logit of each distinct token of the prompt *or* the answer,
-//!    once however often it occurs: `l / r` where `l > 0`, else `l * r`.
+//!    once however often it occurs: `l * (1 / r)` where `l > 0`, else `l * r`.
 //! 4. `frequency_penalty` and `presence_penalty`: `l - frequency * n - presence` for each token
 //!    that occurs `n > 0` times in the *answer*; the prompt does not count.
 //! 5. At temperature 0 the largest is the choice, the lowest id among equals. The steps below
 //!    are not taken.
-//! 6. `temperature` `t`: token `i` weighs `exp((l_i - largest) / t)`, and its probability is its
-//!    weight by the sum of what is left at each step below.
+//! 6. `temperature` `t`: token `i` weighs `exp((l_i - largest) / t)`, in whole parts of 2^31
+//!    ([`weight_of`]): `(l_i - largest) * s` with `s = log2(e) / t` is rounded to f32, and a token
+//!    less likely than 2^-31 times the likeliest weighs nothing and is out. A token's probability
+//!    is its weight by the sum of what is left at each step below.
 //! 7. `top_k`: the `k` largest stay, lower ids first among equals.
-//! 8. `top_p`: of the order of step 7 the shortest beginning stays whose probability is at
-//!    least `top_p`.
+//! 8. `top_p`: of the order of step 7 the shortest beginning stays that weighs at least
+//!    `floor(P * sum / 2^32)`, where `P` is `top_p` in parts of 2^32, rounded.
 //! 9. `min_p`: tokens at least `min_p` times as likely as the likeliest stay.
 //! 10. `typical_p`: ordered by `|-ln(p_i) - entropy|`, lower ids first among equals, the
-//!     shortest beginning stays whose probability is at least `typical_p` (Meister et al.,
-//!     "Locally Typical Sampling").
+//!     shortest beginning stays that weighs as step 8 says (Meister et al., "Locally Typical
+//!     Sampling"). The logarithms are those to base 2 of step 6 in parts of 2^26, and their mean
+//!     stands for the entropy.
 //! 11. Of the tokens left, in the order of their ids, the choice is the first with
-//!     `w_0 + … + w_i > u * (w_0 + … + w_n)`, where `u` is [`uniform`]`(seed, n)` and `n` the
-//!     number of tokens in the answer so far.
+//!     `w_0 + … + w_i > floor(u * (w_0 + … + w_n))`, where `u` is [`uniform`]`(seed, n)` cut to 32
+//!     bits and `n` the number of tokens in the answer so far.
 //!
 //! Whoever masks tokens (a grammar) sets their logits to negative infinity before.
 
 mod distribution;
+mod draw;
 mod history;
 mod logprobs;
 mod parameters;
 
 pub use distribution::Distribution;
+pub use draw::{Changed, Draw, LARGEST_WEIGHT, WHOLE, weight_of};
 pub use history::TokenHistory;
 pub(crate) use logprobs::log_sum_exp;
 pub use logprobs::{MOST_TOP_LOGPROBS, TokenLogprobs, token_logprobs};
 pub use parameters::{ParameterError, SamplingParameters};
 
 use crate::model::RowOutput;
-use distribution::Candidate;
 
 /// How to choose: settings whose ranges were checked.
 #[derive(Clone, PartialEq, Debug)]
@@ -112,27 +117,7 @@ impl Sampler {
         if self.row_output() == RowOutput::Greedy {
             return Ok(argmax(logits)? as u32);
         }
-        let random = uniform(self.parameters.seed, history.answer_length() as u64);
-        if self.keeps_all() {
-            argmax(logits)?;
-            let row = self.adjusted(logits, history);
-            return Ok(distribution::draw_of_all(
-                row,
-                self.parameters.temperature,
-                random,
-            ));
-        }
-        Ok(self.distribution(logits, history)?.draw(random))
-    }
-
-    /// Whether steps 7 to 10 leave every token.
-    fn keeps_all(&self) -> bool {
-        let parameters = &self.parameters;
-        !self.is_greedy()
-            && parameters.top_k == 0
-            && parameters.top_p >= 1.0
-            && parameters.min_p == 0.0
-            && parameters.typical_p >= 1.0
+        self.draw(history).choose(logits)
     }
 
     /// What [`Sampler::choose`] draws from: steps 1 to 10. Greedy, it is one token.
@@ -141,55 +126,70 @@ impl Sampler {
         logits: &[f32],
         history: &TokenHistory,
     ) -> Result<Distribution, SampleError> {
-        argmax(logits)?;
-        let parameters = &self.parameters;
-        let mut candidates = Candidate::row(&self.adjusted(logits, history));
-        if self.is_greedy() {
-            distribution::keep_top_k(&mut candidates, 1);
-        } else {
-            distribution::weigh(&mut candidates, parameters.temperature);
-            if parameters.top_k > 0 {
-                distribution::keep_top_k(&mut candidates, parameters.top_k as usize);
-            }
-            if parameters.top_p < 1.0 {
-                distribution::keep_top_p(&mut candidates, parameters.top_p);
-            }
-            if parameters.min_p > 0.0 {
-                distribution::keep_min_p(&mut candidates, parameters.min_p);
-            }
-            if parameters.typical_p < 1.0 {
-                distribution::keep_typical(&mut candidates, parameters.typical_p);
-            }
-        }
-        Ok(Distribution::new(candidates))
+        self.draw(history).distribution(logits)
     }
 
-    /// Steps 2 to 4.
-    fn adjusted(&self, logits: &[f32], history: &TokenHistory) -> Vec<f64> {
+    /// What [`Model::step_drawing`](crate::model::Model::step_drawing) takes for a row behind the
+    /// history: nothing where the largest logit as it stands is the choice.
+    pub fn draws(&self, history: &TokenHistory) -> Vec<Draw> {
+        match self.row_output() {
+            RowOutput::Greedy => Vec::new(),
+            _ => vec![self.draw(history)],
+        }
+    }
+
+    /// The choice of the token that follows the history, of a row that is not there yet.
+    pub fn draw(&self, history: &TokenHistory) -> Draw {
         let parameters = &self.parameters;
-        let mut adjusted: Vec<f64> = logits.iter().map(|&logit| f64::from(logit)).collect();
-        for (&token, &bias) in &parameters.logit_bias {
-            if let Some(logit) = adjusted.get_mut(token as usize) {
-                *logit += f64::from(bias);
-            }
+        let index = history.answer_length() as u64;
+        let part = |share: f64| ((share * WHOLE as f64).round() as u64).clamp(1, WHOLE);
+        let draw = Draw {
+            // A temperature at the edge of the numbers is greedy in effect.
+            scale: (std::f64::consts::LOG2_E / parameters.temperature).min(1e30) as f32,
+            top_k: parameters.top_k,
+            top_p: part(parameters.top_p),
+            min_weight: (parameters.min_p * f64::from(LARGEST_WEIGHT)).ceil() as u32,
+            typical_p: part(parameters.typical_p),
+            above: (1.0 / parameters.repetition_penalty) as f32,
+            below: parameters.repetition_penalty as f32,
+            frequency: parameters.frequency_penalty as f32,
+            presence: parameters.presence_penalty as f32,
+            changed: self.changed(history),
+            random: (split_mix_64(parameters.seed, index) >> 32) as u32,
+        };
+        if !self.is_greedy() {
+            return draw;
         }
+        Draw {
+            scale: 1.0,
+            top_k: 1,
+            top_p: WHOLE,
+            min_weight: 0,
+            typical_p: WHOLE,
+            ..draw
+        }
+    }
+
+    /// The tokens whose logits change.
+    fn changed(&self, history: &TokenHistory) -> Vec<Changed> {
+        let parameters = &self.parameters;
+        let mut changed = Vec::new();
+        let mut biases = parameters.logit_bias.clone();
         if parameters.has_penalties() {
-            for (token, count) in history.counts() {
-                let Some(logit) = adjusted.get_mut(token as usize) else {
-                    continue;
-                };
-                if *logit > 0.0 {
-                    *logit /= parameters.repetition_penalty;
-                } else {
-                    *logit *= parameters.repetition_penalty;
-                }
-                if count > 0 {
-                    *logit -= parameters.frequency_penalty * f64::from(count);
-                    *logit -= parameters.presence_penalty;
-                }
-            }
+            changed.extend(history.counts().map(|(token, count)| Changed {
+                token,
+                bias: biases.remove(&token).unwrap_or(0.0),
+                is_seen: true,
+                count,
+            }));
         }
-        adjusted
+        changed.extend(biases.into_iter().map(|(token, bias)| Changed {
+            token,
+            bias,
+            is_seen: false,
+            count: 0,
+        }));
+        changed
     }
 }
 
@@ -330,16 +330,16 @@ mod tests {
             ([-2.0, -2.0, 0.0, -2.0], [-4.0, -4.0, 0.0, -2.0]),
         ] {
             let repetition = sampler(|p| p.repetition_penalty = 2.0);
-            assert_eq!(repetition.adjusted(&logits, &history), expected);
+            assert_eq!(repetition.draw(&history).adjusted(&logits), expected);
         }
         let frequency = sampler(|p| p.frequency_penalty = 0.5);
         assert_eq!(
-            frequency.adjusted(&[1.0; 4], &history),
+            frequency.draw(&history).adjusted(&[1.0; 4]),
             [1.0, -1.5, 0.5, 1.0]
         );
         let presence = sampler(|p| p.presence_penalty = -0.25);
         assert_eq!(
-            presence.adjusted(&[1.0; 4], &history),
+            presence.draw(&history).adjusted(&[1.0; 4]),
             [1.0, 1.25, 1.25, 1.0]
         );
         let all = sampler(|p| {
@@ -349,7 +349,10 @@ mod tests {
             p.logit_bias = [(1, 7.0), (3, -1.0)].into();
         });
         // (1 + 7) / 2 - 5 * 0.5 - 1.
-        assert_eq!(all.adjusted(&[1.0; 4], &history), [0.5, 0.5, -1.0, 0.0]);
+        assert_eq!(
+            all.draw(&history).adjusted(&[1.0; 4]),
+            [0.5, 0.5, -1.0, 0.0]
+        );
         let greedy = Sampler {
             parameters: SamplingParameters {
                 temperature: 0.0,
@@ -363,7 +366,7 @@ mod tests {
             history.pop();
         }
         assert_eq!(
-            greedy.adjusted(&[1.0; 4], &history),
+            greedy.draw(&history).adjusted(&[1.0; 4]),
             TokenHistory::new(&[0, 2]).counts().fold(
                 vec![1.0, 8.0, 1.0, 0.0],
                 |mut row, (token, _)| {
@@ -403,8 +406,12 @@ mod tests {
         assert_eq!(kept(&cold), [0]);
     }
 
-    /// Steps 6 to 10 by full sorts over the whole row, with the probabilities made anew each time.
-    fn plain(parameters: &SamplingParameters, logits: &[f32]) -> Vec<f64> {
+    /// Steps 6 to 10 by full sorts over the whole row in `f64`, with the probabilities made anew
+    /// each time; `None` where a cut is closer than the sampler's arithmetic can tell.
+    fn plain(parameters: &SamplingParameters, logits: &[f32]) -> Option<Vec<f64>> {
+        let unclear = std::cell::Cell::new(false);
+        let near =
+            |a: f64, b: f64| unclear.set(unclear.get() || (a - b).abs() < 2e-6 * b.max(1e-3));
         let softmax = |row: &[f64]| -> Vec<f64> {
             let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let weights: Vec<f64> = row.iter().map(|l| (l - largest).exp()).collect();
@@ -419,6 +426,7 @@ mod tests {
                     row[i] = f64::NEG_INFINITY;
                 }
                 sum += p[i];
+                near(sum, mass);
             }
         };
         let sorted = |keys: Vec<f64>| {
@@ -443,6 +451,7 @@ mod tests {
         let p = softmax(&row);
         let most = p.iter().copied().fold(0.0, f64::max);
         for (l, p) in row.iter_mut().zip(&p) {
+            near(*p / most, parameters.min_p);
             if *p < parameters.min_p * most {
                 *l = f64::NEG_INFINITY;
             }
@@ -450,10 +459,16 @@ mod tests {
         if parameters.typical_p < 1.0 {
             let p = softmax(&row);
             let entropy: f64 = p.iter().filter(|p| **p > 0.0).map(|p| -p * p.ln()).sum();
-            let order = sorted(p.iter().map(|p| (-p.ln() - entropy).abs()).collect());
+            let keys: Vec<f64> = p.iter().map(|p| (-p.ln() - entropy).abs()).collect();
+            let order = sorted(keys.clone());
+            let pairs = order.windows(2).filter(|pair| p[pair[0]] != p[pair[1]]);
+            for pair in pairs {
+                let apart = (keys[pair[0]] - keys[pair[1]]).abs();
+                unclear.set(unclear.get() || apart < 2e-6);
+            }
             keep(&mut row, &order, parameters.typical_p);
         }
-        softmax(&row)
+        (!unclear.get()).then(|| softmax(&row))
     }
 
     proptest! {
@@ -476,19 +491,61 @@ mod tests {
             let parameters = SamplingParameters {
                 temperature, top_k, top_p, min_p, typical_p, ..SamplingParameters::default()
             };
-            let expected = plain(&parameters, &logits);
+            let Some(expected) = plain(&parameters, &logits) else {
+                return Ok(());
+            };
             let sampler = Sampler::new(parameters, logits.len()).expect("in range");
             let found = probabilities(&sampler, &logits, &TokenHistory::default());
             for (token, (found, expected)) in found.iter().zip(&expected).enumerate() {
-                prop_assert!((found - expected).abs() < 1e-9, "{token}: {found} {expected}");
+                prop_assert!((found - expected).abs() < 1e-6, "{token}: {found} {expected}");
             }
+        }
+    }
+
+    // All filters on, against the distribution by full sorts in `f64`: chi-square over 200,000
+    // draws; with 3 to 12 tokens left, at most 11 degrees of freedom, 31.3 is exceeded once in a
+    // thousand seeds, and these are fixed.
+    #[test]
+    fn draws_behind_all_filters_have_their_distribution() {
+        for seed in 0..3 {
+            let logits: Vec<f32> = (0..40u64).map(|i| 6.0 * uniform(seed, i) as f32).collect();
+            let parameters = SamplingParameters {
+                temperature: 1.5,
+                top_k: 25,
+                top_p: 0.9,
+                min_p: 0.02,
+                typical_p: 0.7,
+                seed,
+                ..SamplingParameters::default()
+            };
+            let expected = plain(&parameters, &logits).expect("a clear case");
+            let sampler = Sampler::new(parameters, logits.len()).expect("in range");
+            let draws = 200_000u64;
+            let mut draw = sampler.draw(&TokenHistory::default());
+            let mut counts = vec![0.0f64; logits.len()];
+            for index in 0..draws {
+                draw.random = (split_mix_64(seed, index) >> 32) as u32;
+                counts[draw.choose(&logits).expect("finite") as usize] += 1.0;
+            }
+            let left = expected.iter().filter(|p| **p > 1e-9).count();
+            assert!((3..=12).contains(&left), "{left}");
+            let mut chi_square = 0.0;
+            for (p, count) in expected.iter().zip(counts) {
+                if *p <= 1e-9 {
+                    assert_eq!(count, 0.0, "a token that no filter leaves");
+                    continue;
+                }
+                let wanted = p * draws as f64;
+                chi_square += (count - wanted).powi(2) / wanted;
+            }
+            assert!(chi_square < 31.3, "{chi_square}");
         }
     }
 
     #[test]
     fn temperature_draws_from_the_softmax() {
-        // Chi-square over four tokens, 3 degrees of freedom; 16.3 is exceeded
-        // once in a thousand seeds, and this seed is fixed.
+        // Chi-square over four tokens, 3 degrees of freedom; 16.3 is exceeded once in a thousand
+        // seeds, and this seed is fixed.
         let logits = [0.0f32, 1.0, -1.0, 2.0];
         let sampler = sampler(|p| (p.temperature, p.seed) = (0.8, 42));
         let mut history = TokenHistory::default();

@@ -112,6 +112,22 @@ fn wrong_command_lines_exit_2_and_wrong_input_exits_1() {
         "q8",
     ]);
     assert!(line.contains("activations of 8 bits"), "{line}");
+    let line = wrong(&[
+        "logits",
+        "--model",
+        concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../tests/data/models/deepseek_v3/bf16"
+        ),
+        "--prompt-ids",
+        "1",
+        "--kv-cache-dtype",
+        "fp8",
+    ]);
+    assert!(
+        line.contains("deepseek_v3 keeps latents") && line.contains("auto"),
+        "{line}"
+    );
     let missing = folder.path().join("absent.gguf").display().to_string();
     assert!(wrong(&["generate", "--model", &missing, "--prompt", "a"]).contains("absent.gguf"));
     let line = wrong(&[

@@ -110,6 +110,7 @@ impl Model for Scripted {
                     results.push(RowResult::Failed("logit of token 7 is NaN".to_owned()));
                 }
                 RowOutput::Greedy => results.push(RowResult::Token(next)),
+                RowOutput::Drawn => unreachable!("the default of `step_drawing` asks for logits"),
                 RowOutput::Logits => {
                     let mut logits = vec![f32::NEG_INFINITY; VOCABULARY];
                     logits[next as usize] = if poisoned { f32::NAN } else { 1.0 };

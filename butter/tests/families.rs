@@ -12,7 +12,7 @@ use std::io::Write as _;
 
 use butter::checkpoint::Checkpoint;
 use butter::config::ModelConfig;
-use butter::engine::{DeviceModel, EngineOptions, MemoryPlan, ProductInputs};
+use butter::engine::{CacheType, DeviceModel, EngineOptions, MemoryPlan, ProductInputs};
 use butter::generate::{Generator, Request};
 use butter::model::{Model, RowOutput, RowResult, SequenceId, StepRow};
 use butter::sampler::Sampler;
@@ -136,6 +136,7 @@ fn load_as(
         max_sequences: 8,
         max_step_rows,
         cache_positions: 8 * 256,
+        cache: CacheType::Activations,
     };
     let model = DeviceModel::load(device, checkpoint, options).expect("the model loads");
     let (caches, states) = model.state_bytes();

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use butter::checkpoint::Checkpoint;
-use butter::engine::{DeviceModel, EngineOptions, ProductInputs};
+use butter::engine::{CacheType, DeviceModel, EngineOptions, ProductInputs};
 use butter::generate::{Generator, Request};
 use butter::model::{HeadRow, HiddenFrom, Model, ModelError, RowOutput, RowResult, StepRow};
 use butter::sampler::{Sampler, SamplingParameters};
@@ -297,6 +297,7 @@ fn load(path: &Path, with_head: bool) -> DeviceModel {
         max_sequences: 3,
         max_step_rows: 32,
         cache_positions: 384,
+        cache: CacheType::Activations,
     };
     let device = iron_runtime::open(Backend::Cpu).expect("the processor is there");
     let mut model = DeviceModel::load(device, &checkpoint, options).expect("the model loads");

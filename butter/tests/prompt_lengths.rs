@@ -6,7 +6,7 @@
 mod support;
 
 use butter::checkpoint::Checkpoint;
-use butter::engine::{DeviceModel, EngineOptions, ProductInputs};
+use butter::engine::{CacheType, DeviceModel, EngineOptions, ProductInputs};
 use butter::model::{Model, RowOutput, RowResult, StepRow};
 use iron_runtime::Backend;
 use support::data;
@@ -22,6 +22,7 @@ fn load(family: &str, backend: Backend) -> DeviceModel {
         max_sequences: 2,
         max_step_rows: MOST_ROWS,
         cache_positions: 512,
+        cache: CacheType::Activations,
     };
     let device = iron_runtime::open(backend).expect("the backend is there");
     DeviceModel::load(device, &checkpoint, options).expect("the model loads")

@@ -3,8 +3,9 @@
 //! neither do rows that share a reading of the weights.
 
 use butter::config::ModelConfig;
-use butter::engine::{DeviceModel, EngineOptions, ProductInputs, Route};
-use butter::model::{Model, RowOutput, RowResult, SequenceId, StepRow};
+use butter::engine::{CacheType, DeviceModel, EngineOptions, ProductInputs, Route};
+use butter::model::{Model, ModelError, RowOutput, RowResult, SequenceId, StepRow};
+use butter::sampler::{Sampler, SamplingParameters, TokenHistory};
 use butter::shapes;
 use iron_ir::Scalar;
 use iron_runtime::Backend;
@@ -27,6 +28,7 @@ fn model_of(route: Route, dtype: Scalar, max_sequences: usize) -> DeviceModel {
         max_sequences,
         max_step_rows: 96,
         cache_positions: max_sequences * 384,
+        cache: CacheType::Activations,
     };
     let device = iron_runtime::open(Backend::Cpu).expect("the processor");
     let weights = shape().random_weights(7);
@@ -80,6 +82,83 @@ fn fused_kernels_give_the_bits_of_those_that_they_join() {
             logits(Route::Unfused, dtype) == logits(Route::Fused, dtype),
             "{dtype}"
         );
+    }
+}
+
+/// Tokens that the device draws are those that the host draws of the same logits, whatever the
+/// settings, beside rows that want something else.
+#[test]
+fn a_device_draws_the_tokens_that_the_host_draws() {
+    let settings: [fn(&mut SamplingParameters); 8] = [
+        |_| (),
+        |p| p.top_k = 5,
+        |p| p.top_p = 0.6,
+        |p| (p.min_p, p.temperature) = (0.05, 3.0),
+        |p| p.typical_p = 0.4,
+        |p| {
+            (
+                p.repetition_penalty,
+                p.frequency_penalty,
+                p.presence_penalty,
+            ) = (1.7, 0.4, -0.3);
+            p.logit_bias = [(3, 5.0), (900, -100.0), (12, 7.5)].into();
+        },
+        |p| {
+            (p.top_k, p.top_p, p.min_p, p.typical_p) = (200, 0.95, 0.001, 0.9);
+            (p.repetition_penalty, p.presence_penalty) = (0.8, 1.5);
+        },
+        // Greedy after penalties.
+        |p| (p.temperature, p.frequency_penalty) = (0.0, 2.0),
+    ];
+    for dtype in [Scalar::F32, Scalar::BF16] {
+        let run = |on_device: bool| {
+            let mut model = model(Route::Unfused, dtype);
+            model.draw_on_device(on_device).expect("buffers");
+            let sequences = [0, 1, 2].map(|_| model.open_sequence(300).expect("opens"));
+            let mut found = Vec::new();
+            for step in 0..40 {
+                let mut rows = Vec::new();
+                let mut draws = Vec::new();
+                for (place, sequence) in sequences.into_iter().enumerate() {
+                    let wanted = match (step + place) % 5 {
+                        0 => RowOutput::Greedy,
+                        1 => RowOutput::Logits,
+                        _ => RowOutput::Drawn,
+                    };
+                    // A prompt of several rows, then one row a step.
+                    let start = if step == 0 { 0 } else { 20 * place + step };
+                    for position in start..=20 * place + step {
+                        let last = position == 20 * place + step;
+                        let output = if last { wanted } else { RowOutput::Nothing };
+                        rows.push(row(sequence, position, output));
+                    }
+                    if wanted == RowOutput::Drawn {
+                        let mut parameters = SamplingParameters {
+                            temperature: 1.3,
+                            seed: 77 + place as u64,
+                            ..SamplingParameters::default()
+                        };
+                        settings[(step * 3 + place) % settings.len()](&mut parameters);
+                        let mut history = TokenHistory::new(&[1, 2, 3, 500]);
+                        (0..step).for_each(|i| history.push((i * i) as u32 % 300));
+                        let sampler = Sampler::new(parameters, 1024).expect("in range");
+                        draws.push(sampler.draw(&history));
+                    }
+                }
+                found.extend(model.step_drawing(&rows, &draws).expect("runs"));
+                if let Some(draw) = draws.first() {
+                    // No step without as many draws as rows that draw; the state stays.
+                    let error = model
+                        .step_drawing(&rows, &[&draws[..], std::slice::from_ref(draw)].concat());
+                    assert!(matches!(error, Err(ModelError::Draws { .. })), "{error:?}");
+                }
+            }
+            found
+        };
+        let (here, there) = (run(true), run(false));
+        let tokens = here.iter().filter(|r| matches!(r, RowResult::Token(_)));
+        assert!(tokens.count() > 90);
+        assert!(here == there, "{dtype}");
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use butter::checkpoint::Checkpoint;
-use butter::engine::{DeviceModel, EngineOptions, ProductInputs};
+use butter::engine::{CacheType, DeviceModel, EngineOptions, ProductInputs};
 use butter::model::{Model, ModelCapacity, ModelError, RowResult, SequenceId, StepRow};
 use butter::sampler::{Sampler, SamplingParameters};
 use butter::scheduler::{
@@ -94,6 +94,7 @@ fn load(family: &str, backend: Backend, sequences: usize) -> DeviceModel {
         max_sequences: sequences,
         max_step_rows: CHUNK,
         cache_positions: sequences * 192,
+        cache: CacheType::Activations,
     };
     let device = iron_runtime::open(backend).expect("opened before");
     DeviceModel::load(device, &checkpoint, options).expect("the model loads")

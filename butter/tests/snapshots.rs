@@ -6,7 +6,7 @@
 mod support;
 
 use butter::checkpoint::Checkpoint;
-use butter::engine::{DeviceModel, EngineOptions, ProductInputs};
+use butter::engine::{CacheType, DeviceModel, EngineOptions, ProductInputs};
 use butter::model::{Model, RowOutput, RowResult, SequenceId, StepRow};
 use iron_runtime::Backend;
 use support::data;
@@ -25,6 +25,7 @@ fn load(family: &str) -> DeviceModel {
         max_sequences: 2,
         max_step_rows: 16,
         cache_positions: 1024,
+        cache: CacheType::Activations,
     };
     let device = iron_runtime::open(backend).expect("opens");
     DeviceModel::load(device, &checkpoint, options).expect("loads")

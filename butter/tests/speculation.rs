@@ -5,7 +5,7 @@
 mod support;
 
 use butter::checkpoint::Checkpoint;
-use butter::engine::{DeviceModel, EngineOptions, ProductInputs};
+use butter::engine::{CacheType, DeviceModel, EngineOptions, ProductInputs};
 use butter::generate::{GenerateError, Generator, Request};
 use butter::model::{Model, ModelError, RowOutput, RowResult, SequenceId, StepRow};
 use butter::sampler::{Sampler, SamplingParameters, TokenHistory};
@@ -22,6 +22,7 @@ fn load(family: &str) -> DeviceModel {
         max_sequences: 1,
         max_step_rows: 64,
         cache_positions: 256,
+        cache: CacheType::Activations,
     };
     let device = iron_runtime::open(Backend::Cpu).expect("the processor is there");
     DeviceModel::load(device, &checkpoint, options).expect("the model loads")

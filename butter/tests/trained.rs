@@ -12,7 +12,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use butter::checkpoint::Checkpoint;
-use butter::engine::{DeviceModel, EngineOptions, ProductInputs};
+use butter::engine::{CacheType, DeviceModel, EngineOptions, ProductInputs};
 use butter::generate::{Generator, Request, prompt_logits};
 use butter::perplexity::perplexity;
 use butter::sampler::Sampler;
@@ -47,6 +47,7 @@ fn agrees(path: &Path, goldens: &Json, prompts: usize, tokens: usize, bound: f32
             max_sequences: 1,
             max_step_rows: 64,
             cache_positions: 1024,
+            cache: CacheType::Activations,
         };
         let mut model = DeviceModel::load(device, &checkpoint, options).expect("the model loads");
         for prompt in goldens["prompts"]

@@ -129,14 +129,80 @@ pub fn attention_decode<T: Float, const HEAD_DIM: u32>(
     if first >= end {
         return;
     }
-    let count = end - first;
     let sequence = index_in(sequences[row], all_sequences);
     let kv_head = head / (heads / kv_heads);
+    let range = Range {
+        first,
+        count: end - first,
+        sequence,
+        blocks,
+        block_size,
+    };
+    attend_split::<HEAD_DIM, _, _, _, _, _>(
+        range,
+        block_table,
+        partial,
+        stats,
+        soft_cap,
+        |i| q[[row, head, i]].to_f32() * scale,
+        |block, slot, i| k_cache.load4([block, kv_head, slot, i]).to_f32(),
+        |score, _block, _slot| score,
+        |weight, _position| weight,
+        |block, slot, i| v_cache.load4([block, kv_head, slot, i]).to_f32(),
+    );
+}
 
+/// What a workgroup of [`attend_split`] attends over: positions of a sequence, and the cache's
+/// blocks.
+#[device_struct]
+pub(crate) struct Range {
+    pub first: u32,
+    pub count: u32,
+    pub sequence: u32,
+    pub blocks: u32,
+    pub block_size: u32,
+}
+
+/// The attention of 128 threads to a split: `query` gives an element of the scaled query, `key`
+/// and `value` four elements of a row of a block, `scored` the score of a product with such a row,
+/// `weighted` what a position's weight is multiplied by its value as.
+#[device_fn]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "a part of several kernels, with their tensors"
+)]
+pub(crate) fn attend_split<
+    const HEAD_DIM: u32,
+    Q: Fn(u32) -> f32,
+    K: Fn(u32, u32, u32) -> F32x4,
+    S: Fn(f32, u32, u32) -> f32,
+    W: Fn(f32, u32) -> f32,
+    V: Fn(u32, u32, u32) -> F32x4,
+>(
+    range: Range,
+    block_table: &Tensor<u32, 2>,
+    partial: &mut Tensor<f32, 4>,
+    stats: &mut Tensor<f32, 4>,
+    soft_cap: f32,
+    query_of: Q,
+    key_of: K,
+    scored: S,
+    weighted: W,
+    value_of: V,
+) {
+    let (split, head, row) = (group_id(0), group_id(1), group_id(2));
+    let Range {
+        first,
+        count,
+        sequence,
+        blocks,
+        block_size,
+    } = range;
+    let max_blocks = block_table.dim(1);
     let mut query = shared::<f32>(HEAD_DIM);
     let mut weights = shared::<f32>(MOST_POSITIONS);
     for i in strided(HEAD_DIM) {
-        query[i] = q[[row, head, i]].to_f32() * scale;
+        query[i] = query_of(i);
     }
     barrier();
 
@@ -148,10 +214,9 @@ pub fn attention_decode<T: Float, const HEAD_DIM: u32>(
         let slot = position % block_size;
         let mut products = splat4(0.0f32);
         for i in 0..HEAD_DIM / 4 {
-            let key = k_cache.load4([block, kv_head, slot, i]).to_f32();
-            products = key.mul_add(query.load4(i), products);
+            products = key_of(block, slot, i).mul_add(query.load4(i), products);
         }
-        let score = capped(products.sum(), soft_cap);
+        let score = capped(scored(products.sum(), block, slot), soft_cap);
         weights[j] = score;
         largest = largest.max(score);
     }
@@ -159,7 +224,7 @@ pub fn attention_decode<T: Float, const HEAD_DIM: u32>(
     let mut sum = 0.0f32;
     for j in strided(count) {
         let weight = (weights[j] - largest).exp();
-        weights[j] = weight;
+        weights[j] = weighted(weight, first + j);
         sum += weight;
     }
     let sum = workgroup_sum(sum);
@@ -175,9 +240,7 @@ pub fn attention_decode<T: Float, const HEAD_DIM: u32>(
             let position = first + j;
             let page = index_in(position / block_size, max_blocks);
             let block = index_in(block_table[[sequence, page]], blocks);
-            let value = v_cache
-                .load4([block, kv_head, position % block_size, column])
-                .to_f32();
+            let value = value_of(block, position % block_size, column);
             output = value.mul_add(splat4(weights[j]), output);
         }
     }
@@ -614,7 +677,7 @@ fn kv_append_writes_only_its_rows(t: &mut Cases) {
 }
 
 /// Rows of contexts `1..`, heads, key-value heads, positions of the longest.
-const DECODES: [(u64, u64, u64, u64); 4] =
+pub(crate) const DECODES: [(u64, u64, u64, u64); 4] =
     [(1, 1, 1, 0), (2, 4, 2, 40), (3, 3, 1, 300), (1, 9, 3, 600)];
 
 #[test_kernel(attention_decode)]

@@ -98,6 +98,22 @@ pub(crate) fn decode_cases(
     shapes: &[(u64, u64, u64, u64)],
     rounding: f64,
 ) {
+    cases_of(t, head_dim, group, shapes, rounding, false);
+}
+
+/// The same of a cache whose rows have scales, `k_scales` and `v_scales`.
+pub(crate) fn scaled_decode_cases(t: &mut Cases, head_dim: u64, shapes: &[(u64, u64, u64, u64)]) {
+    cases_of(t, head_dim, 1, shapes, 0.0, true);
+}
+
+fn cases_of(
+    t: &mut Cases,
+    head_dim: u64,
+    group: u64,
+    shapes: &[(u64, u64, u64, u64)],
+    rounding: f64,
+    is_scaled: bool,
+) {
     let cases = shapes
         .iter()
         .zip(EXTRAS)
@@ -114,12 +130,27 @@ pub(crate) fn decode_cases(
             extras,
             least: least_positions(head_dim as u32) as usize,
         };
-        rows_case(t, decode, rows, longest, false)
-            .input("q", [rows, heads * group, head_dim], normal(0.0, 1.0))
+        let case = rows_case(t, decode, rows, longest, false);
+        if is_scaled {
+            let blocks = rows * (longest / 64 + 1);
+            for scales in ["k_scales", "v_scales"] {
+                case.input(scales, [blocks, kv_heads, 64], uniform(0.2, 2.0));
+            }
+        }
+        case.input("q", [rows, heads * group, head_dim], normal(0.0, 1.0))
             .bound(Bound::relative(2e-5).absolute(2e-5 + rounding))
             .expect(move |inputs, out| {
-                let tensors = ["q", "k_cache", "v_cache"].map(|name| &inputs[name]);
-                let [partial, stats] = decode.outputs(inputs, tensors);
+                let scaled = |cache: &str, scales: &str| -> Vec<f64> {
+                    let rows = inputs[cache].chunks(head_dim as usize);
+                    let one = |row: usize| if is_scaled { inputs[scales][row] } else { 1.0 };
+                    let values = |(row, x): (usize, &[f64])| {
+                        let scale = one(row);
+                        x.iter().map(move |x| x * scale).collect::<Vec<_>>()
+                    };
+                    rows.enumerate().flat_map(values).collect()
+                };
+                let (k, v) = (scaled("k_cache", "k_scales"), scaled("v_cache", "v_scales"));
+                let [partial, stats] = decode.outputs(inputs, [&inputs["q"], &k, &v]);
                 out.set("partial", partial);
                 out.set("stats", stats);
             });

@@ -27,7 +27,7 @@
 //!
 //! `CHUNK = 16` fits the shared memory of every target. 64 is for matrix units.
 
-mod oracles;
+pub(crate) mod oracles;
 
 use iron_ir::prelude::*;
 use iron_ir::testing::{Benches, normal, uniform};

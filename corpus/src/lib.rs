@@ -11,6 +11,7 @@ pub mod decode;
 pub mod delta;
 pub mod elementwise;
 pub mod experts;
+pub mod f8_cache;
 pub mod grid;
 pub mod grouped_attention;
 pub mod heads;
@@ -26,6 +27,8 @@ pub mod quant_product;
 pub mod recurrent;
 pub mod reduce;
 pub mod rope;
+pub mod sampling;
+pub mod scan;
 pub mod selection;
 pub mod top;
 

@@ -14,7 +14,7 @@ use crate::elementwise::silu;
 
 /// `ln(1 + e^x)`, to a few ULP for small `e^x` too.
 #[device_fn]
-fn softplus(x: f32) -> f32 {
+pub(crate) fn softplus(x: f32) -> f32 {
     let e = x.exp();
     let middle = (1.0 + e).ln();
     select(x > 20.0, x, select(x < -8.0, e - 0.5 * e * e, middle))
@@ -417,7 +417,7 @@ fn normalise_heads_matches_f64(t: &mut Cases) {
     }
 }
 
-fn softplus_f64(x: f64) -> f64 {
+pub(crate) fn softplus_f64(x: f64) -> f64 {
     x.max(0.0) + (-x.abs()).exp().ln_1p()
 }
 

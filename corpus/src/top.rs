@@ -20,7 +20,7 @@ const CELLS: u32 = MOST * MOST / 1024;
 
 /// A number that orders floats as this module does; 0 comes after all of them.
 #[device_fn]
-fn order_key(value: f32) -> u32 {
+pub(crate) fn order_key(value: f32) -> u32 {
     let bits = select(value == 0.0, 0.0, value).to_bits();
     let negative = bits >> 31 == 1;
     let key = select(negative, !bits, bits | 0x8000_0000);

@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::limits::{POSITIONS, REPETITIONS, ROWS, SEQUENCES, count, model_path};
 use super::{
-    ActivationType, Backend, CommandError, open_device, report_file::ReportFile, route_of,
+    ActivationType, Backend, CacheDtype, CommandError, open_device, report_file::ReportFile, route_of,
 };
 use crate::bench::{BenchPlan, BenchReport};
 use crate::checkpoint::Checkpoint;
@@ -30,6 +30,9 @@ pub(super) struct BenchArguments {
     /// Type of activations, cache and random weights.
     #[arg(long, value_enum, default_value_t = ActivationType::Bf16)]
     dtype: ActivationType,
+    /// Type of the key-value cache.
+    #[arg(long, value_enum, default_value_t = CacheDtype::Auto)]
+    kv_cache_dtype: CacheDtype,
     /// Which kernels steps are made of: `rows`, `unfused`, `fused` or `batched`; otherwise the
     /// device's own, or the one that `butter serve` takes if a batch has several sequences.
     #[arg(long)]
@@ -111,6 +114,7 @@ pub(super) fn run(arguments: &BenchArguments) -> Result<(), CommandError> {
         max_sequences: batch,
         max_step_rows: arguments.chunk.max(batch),
         cache_positions: plan.cache_positions(crate::engine::BLOCK_SIZE),
+        cache: arguments.kv_cache_dtype.kind(),
     };
     let mut model = DeviceModel::of_weights(device, &source.config, &source.weights, options)?;
     let own = || Route::of_company(&**model.device(), options.dtype, batch);
@@ -127,6 +131,7 @@ pub(super) fn run(arguments: &BenchArguments) -> Result<(), CommandError> {
         device: model.device().name(),
         driver: model.device().driver(),
         dtype: arguments.dtype.name().to_owned(),
+        kv_cache_dtype: options.cache.name(),
         route: model.route().name(),
         commit: arguments.commit.clone(),
         chunk: arguments.chunk.max(batch),

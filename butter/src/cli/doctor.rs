@@ -78,6 +78,7 @@ pub(super) fn run(arguments: &DoctorArguments) -> Result<(), CommandError> {
             backend: arguments.backend,
             dtype: arguments.dtype,
             activations: Activations::Exact,
+            kv_cache_dtype: super::CacheDtype::Auto,
         };
         failed += model(&run, &mut out)?;
     }
@@ -179,13 +180,7 @@ fn model(run: &RunArguments, out: &mut impl Write) -> Result<usize, CommandError
             option: "doctor",
             problem: error.to_string(),
         })?;
-    let (options, _) = plan(
-        &checkpoint.config,
-        run.backend,
-        run.dtype,
-        run.activations,
-        &defaults,
-    );
+    let (options, _) = plan(&checkpoint.config, run.backend, run.dtype, &defaults);
     let planned = MemoryPlan::new(&checkpoint.config, &options);
     writeln!(
         out,

@@ -11,7 +11,7 @@ use super::{ActivationType, Backend, CommandError, engine_options};
 use crate::catalogue::TensorCatalogue;
 use crate::checkpoint::{Checkpoint, CheckpointKind, safetensors_files};
 use crate::config::ignored_keys;
-use crate::engine::MemoryPlan;
+use crate::engine::{CacheType, EngineOptions, MemoryPlan};
 use crate::gguf::{GgufFile, Value};
 use crate::safetensors::read_into;
 
@@ -168,9 +168,21 @@ fn config_rows(checkpoint: &Checkpoint) -> Vec<(String, String)> {
     // What `butter generate` reserves in f32, by kind of state.
     let options = engine_options(checkpoint, Backend::Cpu, ActivationType::F32);
     let plan = MemoryPlan::new(config, &options);
+    let packed = MemoryPlan::new(
+        config,
+        &EngineOptions {
+            cache: CacheType::F8E4M3,
+            ..options
+        },
+    );
+    let packed = match config.keeps_latents() {
+        false => packed.full_cache + packed.window_cache,
+        true => 0,
+    };
     for (what, bytes) in [
         ("cache, all positions", plan.full_cache),
         ("cache, windows", plan.window_cache),
+        ("cache of fp8 instead", packed),
         ("recurrent matrices", plan.recurrent),
         ("convolution history", plan.convolution),
     ] {

@@ -30,7 +30,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use iron_runtime::Device;
 
 use crate::checkpoint::{Checkpoint, LoadError};
-use crate::engine::{DeviceModel, EngineOptions, ProductInputs, Route};
+use crate::engine::{CacheType, DeviceModel, EngineOptions, ProductInputs, Route};
 use crate::generate::{Answer, GenerateError, Stats};
 use crate::hub::HubError;
 use crate::model::{Model, ModelError};
@@ -78,13 +78,36 @@ struct RunArguments {
     /// What runs the kernels.
     #[arg(long, value_enum, default_value_t = Backend::Cpu)]
     backend: Backend,
-    /// Type of activations and of the key-value cache.
+    /// Type of activations, and of the key-value cache unless `--kv-cache-dtype` says otherwise.
     #[arg(long, value_enum, default_value_t = ActivationType::F32)]
     dtype: ActivationType,
     /// What products with packed weights read: the activations exactly, or rounded to 8 bits in
     /// blocks of 32, which is faster and less exact (on `cpu`, for Q4_0, Q4_1 and Q8_0).
     #[arg(long, value_enum, default_value_t = Activations::Exact)]
     activations: Activations,
+    /// Type of the key-value cache: as the activations, or 8-bit floats (E4M3) with a scale a
+    /// position and head, which take half of 16 bits and are less exact.
+    #[arg(long, value_enum, default_value_t = CacheDtype::Auto)]
+    kv_cache_dtype: CacheDtype,
+}
+
+/// Type of the key-value cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum CacheDtype {
+    /// That of the activations.
+    Auto,
+    /// 8-bit floats (E4M3) with a scale a position and head.
+    #[value(alias = "fp8_e4m3")]
+    Fp8,
+}
+
+impl CacheDtype {
+    fn kind(self) -> CacheType {
+        match self {
+            Self::Auto => CacheType::Activations,
+            Self::Fp8 => CacheType::F8E4M3,
+        }
+    }
 }
 
 /// What products with packed weights read.
@@ -108,7 +131,7 @@ impl Activations {
 impl RunArguments {
     /// The model of an opened checkpoint.
     fn open(&self, checkpoint: &Checkpoint) -> Result<Box<dyn Model>, ModelError> {
-        open_model(checkpoint, self.backend, self.dtype, self.activations)
+        Ok(Box::new(load(checkpoint, self)?))
     }
 }
 
@@ -248,7 +271,14 @@ pub fn open_model(
     dtype: ActivationType,
     activations: Activations,
 ) -> Result<Box<dyn Model>, ModelError> {
-    Ok(Box::new(load(checkpoint, backend, dtype, activations)?))
+    let run = RunArguments {
+        model: checkpoint.path.clone(),
+        backend,
+        dtype,
+        activations,
+        kv_cache_dtype: CacheDtype::Auto,
+    };
+    run.open(checkpoint)
 }
 
 /// The same with its multi-token head.
@@ -259,21 +289,17 @@ fn open_with_head(
     if checkpoint.weights.multi_token_head.is_none() {
         return Err(ModelError::NoHead);
     }
-    let mut model = load(checkpoint, run.backend, run.dtype, run.activations)?;
+    let mut model = load(checkpoint, run)?;
     model.load_head(&checkpoint.config, &checkpoint.weights)?;
     Ok(Box::new(model))
 }
 
-fn load(
-    checkpoint: &Checkpoint,
-    backend: Backend,
-    dtype: ActivationType,
-    activations: Activations,
-) -> Result<DeviceModel, ModelError> {
-    let device = open_device(backend)?;
+fn load(checkpoint: &Checkpoint, run: &RunArguments) -> Result<DeviceModel, ModelError> {
+    let device = open_device(run.backend)?;
     let options = EngineOptions {
-        product_inputs: activations.product_inputs(),
-        ..engine_options(checkpoint, backend, dtype)
+        product_inputs: run.activations.product_inputs(),
+        cache: run.kv_cache_dtype.kind(),
+        ..engine_options(checkpoint, run.backend, run.dtype)
     };
     DeviceModel::load(device, checkpoint, options)
 }
@@ -318,6 +344,7 @@ fn engine_options(
             _ => 64,
         },
         cache_positions: checkpoint.config.context_length.min(MOST_CACHED_POSITIONS),
+        cache: CacheType::Activations,
     }
 }
 

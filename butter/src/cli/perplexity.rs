@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 
 use super::limits::{POSITIONS, count, model_path};
 use super::{
-    ActivationType, Activations, Backend, CommandError, RunArguments, load, read_file,
+    ActivationType, Activations, Backend, CacheDtype, CommandError, RunArguments, load, read_file,
     report_file::ReportFile, route_of,
 };
 use crate::checkpoint::{Checkpoint, LoadError};
@@ -62,6 +62,13 @@ struct ComparisonArguments {
     /// What the reference's products with packed weights read.
     #[arg(id = "compare_activations", long = "compare-activations", value_enum)]
     activations: Option<Activations>,
+    /// Type of the reference's key-value cache.
+    #[arg(
+        id = "compare_kv_cache_dtype",
+        long = "compare-kv-cache-dtype",
+        value_enum
+    )]
+    kv_cache_dtype: Option<CacheDtype>,
     /// Which kernels the reference's steps are made of.
     #[arg(id = "compare_route", long = "compare-route")]
     route: Option<String>,
@@ -156,7 +163,7 @@ fn load_on_route(
     checkpoint: &Checkpoint,
     route: Option<Route>,
 ) -> Result<DeviceModel, CommandError> {
-    let mut model = load(checkpoint, run.backend, run.dtype, run.activations)?;
+    let mut model = load(checkpoint, run)?;
     if let Some(route) = route {
         model.set_route(route)?;
     }
@@ -168,6 +175,7 @@ fn described(run: &RunArguments, model: &DeviceModel) -> Json {
     json!({
         "backend": run.backend.name(),
         "dtype": run.dtype.name(),
+        "kv_cache_dtype": run.kv_cache_dtype.kind().name(),
         "route": model.route().name(),
     })
 }
@@ -192,12 +200,14 @@ impl ComparisonArguments {
             || self.dtype.is_some()
             || self.backend.is_some()
             || self.activations.is_some()
+            || self.kv_cache_dtype.is_some()
             || self.route.is_some();
         asked.then(|| RunArguments {
             model: self.model.clone().unwrap_or_else(|| run.model.clone()),
             backend: self.backend.unwrap_or(run.backend),
             dtype: self.dtype.unwrap_or(run.dtype),
             activations: self.activations.unwrap_or(run.activations),
+            kv_cache_dtype: self.kv_cache_dtype.unwrap_or(run.kv_cache_dtype),
         })
     }
 }

@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 
 use super::bench::{SEED, shape_of};
-use super::{ActivationType, Activations, Backend, CommandError, open_device, route_of};
+use super::{
+    ActivationType, Activations, Backend, CacheDtype, CommandError, open_device, route_of,
+};
 use crate::chat::ChatTemplate;
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::config::ModelConfig;
-use crate::engine::{DeviceModel, EngineOptions, MemoryPlan, Route};
+use crate::engine::{CacheType, DeviceModel, EngineOptions, MemoryPlan, ProductInputs, Route};
 use crate::generate::GenerateError;
 use crate::model::{Model, ModelError};
 use crate::scheduler::{
@@ -91,6 +93,7 @@ struct Source {
     backend: Backend,
     dtype: ActivationType,
     activations: Activations,
+    cache: CacheDtype,
     route: Option<Route>,
 }
 
@@ -108,6 +111,7 @@ impl Source {
         let backend = named("--backend", &options.backend)?;
         let dtype = named("--dtype", &options.dtype)?;
         let activations = named("--activations", &options.activations)?;
+        let cache = named("--kv-cache-dtype", &options.kv_cache_dtype)?;
         let route = Some(options.route.as_str()).filter(|route| !route.is_empty());
         let route = route_of("--route", route)?;
         let weights = match (model.as_os_str().is_empty(), shape) {
@@ -135,6 +139,7 @@ impl Source {
             backend,
             dtype,
             activations,
+            cache,
             route,
         })
     }
@@ -156,7 +161,7 @@ fn named<T: ValueEnum>(option: &'static str, text: &str) -> Result<T, CommandErr
 
 /// Opens what is served for many requests.
 fn load(source: Source, options: &ServeOptions) -> Result<Engine, CommandError> {
-    let (backend, dtype, activations) = (source.backend, source.dtype, source.activations);
+    let (backend, dtype) = (source.backend, source.dtype);
     let route = source.route;
     let mut parts = Parts::default();
     let (default_name, config, weights) = match source.weights {
@@ -184,7 +189,12 @@ fn load(source: Source, options: &ServeOptions) -> Result<Engine, CommandError> 
         name => name.to_owned(),
     };
     let vocab_size = config.vocab_size;
-    let (engine_options, scheduler_options) = plan(&config, backend, dtype, activations, options);
+    let (engine_options, scheduler_options) = plan(&config, backend, dtype, options);
+    let engine_options = EngineOptions {
+        product_inputs: source.activations.product_inputs(),
+        cache: source.cache.kind(),
+        ..engine_options
+    };
     let draft = source.draft;
     if let Some(draft) = &draft
         && draft.config.vocab_size != vocab_size
@@ -266,7 +276,6 @@ pub(super) fn plan(
     config: &ModelConfig,
     backend: Backend,
     dtype: ActivationType,
-    activations: Activations,
     options: &ServeOptions,
 ) -> (EngineOptions, SchedulerOptions) {
     let chunk = match (options.prefill_chunk, backend) {
@@ -287,10 +296,11 @@ pub(super) fn plan(
     };
     let engine = EngineOptions {
         dtype: dtype.scalar(),
-        product_inputs: activations.product_inputs(),
+        product_inputs: ProductInputs::Exact,
         max_sequences: options.max_running,
         max_step_rows: chunk.max(options.max_running),
         cache_positions: options.cache_tokens,
+        cache: CacheType::Activations,
     };
     let scheduler = SchedulerOptions {
         max_running: options.max_running,

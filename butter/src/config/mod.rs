@@ -377,8 +377,13 @@ impl ModelConfig {
 
     /// Whether a layer's attention has no tiled form, so that each row attends for itself.
     pub fn attends_by_rows(&self) -> bool {
-        let latent = |layer: &LayerConfig| matches!(layer.mixer, Mixer::Latent(_));
-        self.layers.iter().any(latent) || self.attention_layers().any(Attention::attends_by_rows)
+        self.keeps_latents() || self.attention_layers().any(Attention::attends_by_rows)
+    }
+
+    /// Whether a layer's attention keeps latents.
+    pub fn keeps_latents(&self) -> bool {
+        let mut mixers = self.layers.iter().map(|layer| &layer.mixer);
+        mixers.any(|mixer| matches!(mixer, Mixer::Latent(_)))
     }
 
     /// The widest window of the layers that have one.

@@ -13,7 +13,7 @@ use super::latent::upload_frequencies;
 use super::matrix::{Family, Matrix, failed, upload_vector};
 use super::plan::{Activation, Operand, Planner};
 use super::route::Route;
-use super::state::{BLOCK_SIZE, CacheShape};
+use super::state::{BLOCK_SIZE, CacheShape, CacheType};
 use super::step::{HeldState, StepContext};
 use crate::config::Attention;
 use crate::model::ModelError;
@@ -48,6 +48,8 @@ pub struct AttentionBlock {
     keys: Tensor,
     /// As `keys`.
     values: Tensor,
+    /// Of keys and values, where they are 8-bit floats: `[blocks, kv_heads, block_size]`.
+    scales: Option<[Tensor; 2]>,
     /// Query heads that share a reading of the cache, on a GPU that has the kernel.
     group: Option<u32>,
     /// The same where that kernel makes the heads of new rows too.
@@ -107,11 +109,19 @@ impl AttentionBlock {
         };
         let shape = [blocks, config.kv_head_count, BLOCK_SIZE, config.head_dim];
         let shape = shape.map(|extent| extent as u64);
-        let (keys, values) = match owner {
-            Some(owner) => (owner.keys.clone(), owner.values.clone()),
-            None => (
-                failed(Tensor::empty(device, dtype, &shape))?,
-                failed(Tensor::empty(device, dtype, &shape))?,
+        let pair = |scalar: Scalar, shape: &[u64]| {
+            let one = || failed(Tensor::empty(device, scalar, shape));
+            Ok::<_, ModelError>([one()?, one()?])
+        };
+        let ([keys, values], scales) = match (owner, cache.kind) {
+            (Some(owner), _) => (
+                [owner.keys.clone(), owner.values.clone()],
+                owner.scales.clone(),
+            ),
+            (None, CacheType::Activations) => (pair(dtype, &shape)?, None),
+            (None, CacheType::F8E4M3) => (
+                pair(Scalar::F8E4M3, &shape)?,
+                Some(pair(Scalar::E8M0, &shape[..3])?),
             ),
         };
         let ones = vec![1.0; config.head_dim];
@@ -160,6 +170,7 @@ impl AttentionBlock {
             frequencies,
             keys,
             values,
+            scales,
             config: config.clone(),
         })
     }
@@ -188,16 +199,7 @@ impl AttentionBlock {
                 let key = self.normed_heads(planner, step, key, self.key_norm.as_ref());
                 let value = self.normed_heads(planner, step, value, self.value_norm.as_ref());
                 self.rotate(planner, step, [&query, &key]);
-                let operands = [
-                    (&key).into(),
-                    (&value).into(),
-                    (&step.positions).into(),
-                    (&step.sequences).into(),
-                    table.into(),
-                    (&self.keys).into(),
-                    (&self.values).into(),
-                ];
-                planner.launch(Family::Attention, "kv_append", "", operands);
+                self.append(planner, step, [&key, &value], table);
             }
             None => self.rotate(planner, step, [&query]),
         }
@@ -221,14 +223,15 @@ impl AttentionBlock {
     }
 
     /// What [`Self::record_stacked`] takes, of a layer that it computes: dense projections, heads
-    /// rotated in half-split form, no biases and no gate.
+    /// rotated in half-split form, no biases and no gate, a cache of the activations' type.
     pub fn stacked(&self) -> Option<Stacked<'_>> {
         let rope = self.config.rope.as_ref()?;
         let pairs = rope.rotary_dim / 2;
         let has_kernel = matches!(self.config.head_dim, 64 | 128 | 256)
             && rope.layout == RopeLayout::HalfSplit
             && pairs.is_multiple_of(8);
-        let is_plain = self.gate.is_none()
+        let is_plain = self.scales.is_none()
+            && self.gate.is_none()
             && self.biases.is_none()
             && self.output_bias.is_none()
             && !self.config.norm_over_heads
@@ -452,6 +455,74 @@ impl AttentionBlock {
         self.config.window.map_or(u32::MAX, |window| window as u32)
     }
 
+    /// Writes the keys and values of new rows.
+    fn append(
+        &self,
+        planner: &mut Planner,
+        step: &StepContext<'_>,
+        new: [&Activation; 2],
+        table: &Tensor,
+    ) {
+        let places = || {
+            [
+                (&step.positions).into(),
+                (&step.sequences).into(),
+                table.into(),
+            ]
+        };
+        let caches = [&self.keys, &self.values];
+        let Some(scales) = &self.scales else {
+            let mut operands: Vec<Operand> = new.map(Operand::from).into();
+            operands.extend(places());
+            operands.extend(caches.map(Operand::from));
+            return planner.launch(Family::Attention, "kv_append", "", operands);
+        };
+        for ((new, cache), scales) in new.into_iter().zip(caches).zip(scales) {
+            let mut operands: Vec<Operand> = vec![new.into()];
+            operands.extend(places());
+            operands.extend([cache.into(), scales.into()]);
+            planner.launch(Family::F8Cache, "append_f8", "", operands);
+        }
+    }
+
+    /// Keys, values, and the scales of both if they have some.
+    fn cache(&self) -> impl Iterator<Item = Operand> {
+        let scales = self.scales.iter().flatten();
+        let tensors = [&self.keys, &self.values].into_iter().chain(scales);
+        tensors.map(Operand::from)
+    }
+
+    /// The cache as the tiles of a prompt take it, in the activations' type, and its blocks.
+    fn prompt_cache(
+        &self,
+        planner: &mut Planner,
+        step: &StepContext<'_>,
+        pages: &Tensor,
+    ) -> [Operand; 3] {
+        let (Some(scales), Some(unpacked)) = (&self.scales, &step.unpacked) else {
+            return [(&self.keys).into(), (&self.values).into(), pages.into()];
+        };
+        let (from, in_order) = match self.config.window {
+            Some(_) => (&unpacked.window, &step.tables.ring_in_order),
+            None => (&unpacked.full, &step.tables.in_order),
+        };
+        let mut shape = self.keys.shape().to_vec();
+        shape[0] = from.elements();
+        let [keys, values] = [(&self.keys, 0), (&self.values, 1)].map(|(cache, place)| {
+            let y = planner.activation(&shape);
+            let operands = [
+                cache.into(),
+                (&scales[place]).into(),
+                (&step.positions).into(),
+                from.into(),
+                (&y).into(),
+            ];
+            planner.launch(Family::F8Cache, "unpack_f8", "", operands);
+            y
+        });
+        [keys.into(), values.into(), in_order.into()]
+    }
+
     /// All rows are consecutive positions of one sequence, whose blocks are `pages`.
     fn prefill(
         &self,
@@ -461,12 +532,13 @@ impl AttentionBlock {
         pages: &Tensor,
         attended: &Activation,
     ) {
+        let [keys, values, pages] = self.prompt_cache(planner, step, pages);
         let operands = [
             query.transposed().into(),
-            (&self.keys).into(),
-            (&self.values).into(),
+            keys,
+            values,
             (&step.positions).into(),
-            pages.into(),
+            pages,
             (&self.sinks).into(),
             attended.transposed().into(),
             self.config.scale.into(),
@@ -505,10 +577,9 @@ impl AttentionBlock {
             return self.attend_by_matrix(planner, step, kernel, operands, &[], attended);
         }
         let [partial, stats] = self.split_outputs(planner, step, rows);
-        let operands = [
-            query.into(),
-            (&self.keys).into(),
-            (&self.values).into(),
+        let mut operands = vec![query.into()];
+        operands.extend(self.cache());
+        operands.extend([
             (&step.positions).into(),
             (&step.sequences).into(),
             table.into(),
@@ -517,14 +588,19 @@ impl AttentionBlock {
             self.config.scale.into(),
             self.window().into(),
             self.config.soft_cap.unwrap_or(0.0).into(),
-        ];
-        let (family, kernel, suffix) = match self.group {
-            Some(group) => (
+        ]);
+        let (family, kernel, suffix) = match (&self.scales, self.group) {
+            (Some(_), _) => (
+                Family::F8Cache,
+                "attention_decode_f8",
+                format!("-HEAD_DIM={head_dim}"),
+            ),
+            (None, Some(group)) => (
                 Family::GroupedAttention,
                 "attention_decode_grouped",
                 format!("-HEAD_DIM={head_dim}-GROUP={group}"),
             ),
-            None => (
+            (None, None) => (
                 Family::Attention,
                 "attention_decode",
                 format!("-HEAD_DIM={head_dim}"),
@@ -647,7 +723,10 @@ impl AttentionBlock {
     pub fn held_state(&self) -> Option<HeldState<'_>> {
         let own = self.config.shares_cache_of.is_none();
         own.then_some(HeldState::Cache {
-            tensors: [&self.keys, &self.values],
+            tensors: [&self.keys, &self.values]
+                .into_iter()
+                .chain(self.scales.iter().flatten())
+                .collect(),
             windowed: self.config.window.is_some(),
         })
     }
@@ -657,8 +736,13 @@ impl AttentionBlock {
         if self.config.shares_cache_of.is_some() {
             return 0;
         }
-        let bytes = u64::from(self.keys.scalar().bytes());
-        2 * self.keys.elements() * bytes
+        let bytes = |tensor: &Tensor| tensor.elements() * u64::from(tensor.scalar().bytes());
+        let scales = self.scales.iter().flatten();
+        [&self.keys, &self.values]
+            .into_iter()
+            .chain(scales)
+            .map(bytes)
+            .sum()
     }
 }
 

@@ -236,9 +236,11 @@ fn word_of(bytes: &[u8], i: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// The choice of the largest logit, if that is a number.
+/// The choice, if the largest logit is a number.
 fn greedy(token: u32, largest: f32) -> RowResult {
-    if largest.is_finite() {
+    if token == u32::MAX && largest.is_finite() {
+        RowResult::Failed("no logit is finite after biases and penalties".to_owned())
+    } else if largest.is_finite() {
         RowResult::Token(token)
     } else {
         RowResult::Failed(format!("the largest logit is {largest}"))

@@ -15,7 +15,7 @@ use iron_runtime::{Device, Tensor};
 
 use super::exchange::{Inputs, Results};
 use super::matrix::{Family, Matrix, failed, upload_vector};
-use super::model::{DeviceModel, gathered, groups_of};
+use super::model::{DeviceModel, gathered, groups_of, reach_of};
 use super::plan::{Activation, Planner};
 use super::state::CacheShape;
 use super::step::{Graph, Layer, StepContext, StepKey};
@@ -143,10 +143,13 @@ impl DeviceModel {
                 rows: 1,
                 outputs: 1,
                 splits: 1,
+                reach: reach_of(1),
                 is_prompt: false,
                 segments: 0,
                 is_apart: true,
                 advances: false,
+                pages: 0,
+                draws: None,
                 head: Some(from),
             })?;
         }

@@ -174,7 +174,7 @@ impl LatentBlock {
     /// The cache.
     pub fn held_state(&self) -> HeldState<'_> {
         HeldState::Cache {
-            tensors: [&self.latents, &self.keys],
+            tensors: vec![&self.latents, &self.keys],
             windowed: false,
         }
     }

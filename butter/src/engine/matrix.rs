@@ -269,6 +269,8 @@ pub enum Family {
     Delta,
     /// `elementwise`.
     Elementwise,
+    /// `f8_cache`.
+    F8Cache,
     /// `grouped_attention`.
     GroupedAttention,
     /// `heads`.
@@ -293,6 +295,10 @@ pub enum Family {
     QuantProduct,
     /// `recurrent`.
     Recurrent,
+    /// `sampling`.
+    Sampling,
+    /// `scan`.
+    Scan,
     /// `selection`.
     Selection,
     /// `rope`.
@@ -309,6 +315,7 @@ impl Family {
             Family::Decode => "iron_corpus::decode",
             Family::Delta => "iron_corpus::delta",
             Family::Elementwise => "iron_corpus::elementwise",
+            Family::F8Cache => "iron_corpus::f8_cache",
             Family::GroupedAttention => "iron_corpus::grouped_attention",
             Family::Heads => "iron_corpus::heads",
             Family::Latent => "iron_corpus::latent",
@@ -321,6 +328,8 @@ impl Family {
             Family::QuantK => "iron_corpus::quant_k",
             Family::QuantProduct => "iron_corpus::quant_product",
             Family::Recurrent => "iron_corpus::recurrent",
+            Family::Sampling => "iron_corpus::sampling",
+            Family::Scan => "iron_corpus::scan",
             Family::Selection => "iron_corpus::selection",
             Family::Rope => "iron_corpus::rope",
         }

@@ -4,6 +4,7 @@
 mod arena;
 mod attention;
 mod burst;
+mod draws;
 mod exchange;
 mod feed_forward;
 mod fused;
@@ -29,4 +30,4 @@ pub use model::{DeviceModel, EngineOptions, Prepared, StateUsage};
 pub use pack::{AffinePlanes, BLOCK, PackedFormat, Planes, pack, pack_affine};
 pub use plan::ProductInputs;
 pub use route::Route;
-pub use state::{BLOCK_SIZE, MemoryPlan};
+pub use state::{BLOCK_SIZE, CacheType, MemoryPlan};

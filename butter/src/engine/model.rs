@@ -11,20 +11,22 @@ use iron_corpus::attention::most_splits;
 use iron_ir::Scalar;
 use iron_runtime::{Backend, Device, Graph as Recording, RecordedLaunch, Tensor};
 
+use super::draws::{DrawInputs, class_of};
 use super::exchange::{Exchange, SegmentPlace};
 use super::matrix::failed;
 use super::pages::{Forgetting, PageTable};
 use super::plan::{Activation, PlacedStep, Planner, ProductInputs};
 use super::route::{PROMPT_ROWS, Route, has_tiles};
-use super::state::{BLOCK_SIZE, BlockTables, CacheShape};
-use super::step::{Graph, Segments, StepContext, StepKey};
+use super::state::{BLOCK_SIZE, BlockTables, CacheShape, CacheType};
+use super::step::{Graph, Segments, StepContext, StepKey, UnpackedPages};
 use super::tuned::Tuned;
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
 use crate::model::{
     HeadRow, HiddenFrom, Model, ModelCapacity, ModelError, RowOutput, RowResult, SequenceId,
-    StepRow,
+    StepRow, draw_on_host,
 };
+use crate::sampler::Draw;
 use crate::weights::ModelWeights;
 
 /// Rows of a step whose inputs go up in a small buffer: what decodes.
@@ -36,7 +38,7 @@ const MAX_STEPS: usize = 256;
 /// How a model is set up on a device.
 #[derive(Clone, Copy, Debug)]
 pub struct EngineOptions {
-    /// Type of activations and cache: `f32`, `f16` or `bf16`.
+    /// Type of activations, and of the cache if nothing else is said: `f32`, `f16` or `bf16`.
     pub dtype: Scalar,
     /// What products with packed weights read; other than `Exact` on the CPU alone.
     pub product_inputs: ProductInputs,
@@ -46,6 +48,8 @@ pub struct EngineOptions {
     pub max_step_rows: usize,
     /// Positions of the cache over all sequences; at most the context of each.
     pub cache_positions: usize,
+    /// How keys and values are kept.
+    pub cache: CacheType,
 }
 
 pub(super) struct RecordedStep {
@@ -67,6 +71,8 @@ pub struct DeviceModel {
     tables: BlockTables,
     /// For steps of few rows, and for all.
     exchanges: [Exchange; 2],
+    /// Where the device draws tokens.
+    draws: Option<DrawInputs>,
     route: Route,
     arena: Option<Tensor>,
     pub(super) pages: PageTable,
@@ -100,7 +106,12 @@ impl DeviceModel {
         iron_corpus::link();
         let config = config.clone();
         let (sequences, step_rows) = (options.max_sequences, options.max_step_rows);
-        let cache = CacheShape::new(&config, options.cache_positions, sequences, step_rows);
+        if options.cache == CacheType::F8E4M3 && config.keeps_latents() {
+            return Err(ModelError::NoPackedLatents {
+                family: config.family.to_owned(),
+            });
+        }
+        let cache = CacheShape::new(&config, &options);
         let graph = Graph::load(&device, &config, weights, options.dtype, &cache)?;
         // A row costs a processor more than a recording is worth.
         let is_padding = device.backend() != Backend::Cpu;
@@ -129,6 +140,11 @@ impl DeviceModel {
                 Exchange::new(&device, step_rows.min(SMALL_ROWS))?,
                 Exchange::new(&device, step_rows)?,
             ],
+            draws: match device.backend() {
+                // A processor's own code draws faster than its kernels.
+                Backend::Cpu => None,
+                _ => Some(DrawInputs::new(&device, step_rows)?),
+            },
             route: Route::of(&*device),
             device,
             arena: None,
@@ -166,9 +182,42 @@ impl DeviceModel {
                 segments: usize::from(self.forgetting.recurrent),
                 is_apart: !is_prompt,
                 advances: false,
+                pages: self.unpacked_pages(is_prompt, 1),
+                draws: None,
                 head: None,
             })?;
         }
+        let drawing = self.draws.as_ref().map(|_| DrawInputs::kinds());
+        for class in drawing.into_iter().flatten() {
+            self.recorded(StepKey {
+                rows: 1,
+                outputs: 1,
+                splits: 1,
+                reach: reach_of(1),
+                is_prompt: false,
+                segments: usize::from(self.forgetting.recurrent),
+                is_apart: true,
+                advances: false,
+                pages: 0,
+                draws: Some(class),
+                head: None,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Says whether the device draws the tokens of rows that want [`RowOutput::Drawn`], or the
+    /// host of their logits, which gives the same tokens: where it is not said, every device but
+    /// the CPU draws.
+    pub fn draw_on_device(&mut self, draws: bool) -> Result<(), ModelError> {
+        let rows = self.options.max_step_rows;
+        self.draws = match draws {
+            true => Some(DrawInputs::new(&self.device, rows)?),
+            false => None,
+        };
+        failed(self.device.synchronize())?;
+        self.steps.clear();
+        self.step_order.clear();
         Ok(())
     }
 
@@ -317,8 +366,19 @@ impl DeviceModel {
             },
             is_apart: segments_of(rows).len() == rows.len(),
             advances: false,
+            pages: self.unpacked_pages(is_prompt, longest.unwrap_or(1)),
+            draws: None,
             head: None,
         }
+    }
+
+    /// The class of pages of a sequence of `length` positions that a prompt's attention unpacks.
+    fn unpacked_pages(&self, is_prompt: bool, length: usize) -> usize {
+        if !is_prompt || self.cache.kind == CacheType::Activations {
+            return 0;
+        }
+        let pages = length.div_ceil(BLOCK_SIZE).next_power_of_two();
+        pages.min(self.cache.blocks_a_sequence)
     }
 
     fn context_of(&self, key: StepKey) -> Result<StepContext<'_>, ModelError> {
@@ -335,9 +395,22 @@ impl DeviceModel {
                 to: part(&inputs.state_to, n)?,
             }),
         };
+        let unpacked = match key.pages as u64 {
+            0 => None,
+            pages => Some(UnpackedPages {
+                full: part(&self.tables.prompt_full, pages)?,
+                window: part(&self.tables.prompt_window, self.tables.ring() as u64)?,
+            }),
+        };
+        let draws = match (key.draws, &self.draws) {
+            (Some(class), Some(inputs)) => Some(inputs.of_step(key.outputs, class)?),
+            _ => None,
+        };
         Ok(StepContext {
             key,
             segments,
+            unpacked,
+            draws,
             positions: failed(inputs.positions.slice(0, 0..rows))?,
             sequences: failed(inputs.sequences.slice(0, 0..rows))?,
             tables: &self.tables,
@@ -347,6 +420,17 @@ impl DeviceModel {
 
     /// Runs all rows without moving any sequence's state; [`Prepared::commit`] moves it.
     pub fn prepare(&mut self, rows: &[StepRow]) -> Result<Prepared<'_>, ModelError> {
+        self.prepare_drawing(rows, &[])
+    }
+
+    /// As [`Self::prepare`], where the device draws the tokens of rows that want it, by one of
+    /// `draws` each, in order.
+    fn prepare_drawing(
+        &mut self,
+        rows: &[StepRow],
+        draws: &[Draw],
+    ) -> Result<Prepared<'_>, ModelError> {
+        let draw_of = draws_of(rows, draws)?;
         let mut lengths = BTreeMap::new();
         let mut results = Vec::new();
         if !rows.is_empty() {
@@ -363,9 +447,18 @@ impl DeviceModel {
             for (is_prompt, places) in groups_of(&gathered) {
                 let part: Vec<StepRow> = places.iter().map(|&i| gathered[i]).collect();
                 let padded = self.padded(&part, is_prompt)?;
-                let key = self.padded_key(&padded, part.len(), is_prompt);
+                let mut key = self.padded_key(&padded, part.len(), is_prompt);
+                let wanted = places.iter().map(|&i| order[i]);
+                let wanted = wanted.filter(|&i| rows[i].output != RowOutput::Nothing);
+                let drawn: Vec<Option<&Draw>> = wanted.map(|i| draw_of[i]).collect();
+                if drawn.iter().any(Option::is_some) {
+                    key.draws = class_of(drawn.iter().copied().flatten());
+                }
                 self.recorded(key)?;
                 self.write_padded(&padded, part.len(), is_prompt)?;
+                if let (Some(class), Some(inputs)) = (key.draws, &self.draws) {
+                    inputs.write(&drawn, class)?;
+                }
                 if !std::mem::replace(&mut begun, true) {
                     for (id, length) in &lengths {
                         self.pages.get_mut(*id)?.begin(*length);
@@ -589,6 +682,17 @@ impl Model for DeviceModel {
         Ok(self.prepare(rows)?.commit())
     }
 
+    fn step_drawing(
+        &mut self,
+        rows: &[StepRow],
+        draws: &[Draw],
+    ) -> Result<Vec<RowResult>, ModelError> {
+        if self.draws.is_none() || class_of(draws).is_none() {
+            return draw_on_host(self, rows, draws);
+        }
+        Ok(self.prepare_drawing(rows, draws)?.commit())
+    }
+
     fn head_step(&mut self, rows: &[HeadRow]) -> Result<Vec<RowResult>, ModelError> {
         self.head_step_on_device(rows)
     }
@@ -650,6 +754,24 @@ fn segments_of(rows: &[StepRow]) -> Vec<(SequenceId, std::ops::Range<usize>)> {
         }
     }
     segments
+}
+
+/// The draw of each row, where it wants one.
+fn draws_of<'d>(rows: &[StepRow], draws: &'d [Draw]) -> Result<Vec<Option<&'d Draw>>, ModelError> {
+    let wanted = |row: &&StepRow| row.output == RowOutput::Drawn;
+    let drawn = rows.iter().filter(wanted).count();
+    if drawn != draws.len() {
+        return Err(ModelError::Draws {
+            rows: drawn,
+            draws: draws.len(),
+        });
+    }
+    let mut draws = draws.iter();
+    let of = |row: &StepRow| match row.output {
+        RowOutput::Drawn => draws.next(),
+        RowOutput::Nothing | RowOutput::Logits | RowOutput::Greedy => None,
+    };
+    Ok(rows.iter().map(of).collect())
 }
 
 /// Splits of the attention for rows of up to `longest` positions and heads of any size: a power

@@ -398,7 +398,24 @@ pub struct Mamba2Block {
     output: Matrix,
     /// `[slots, heads, head_dim, state_size]`.
     state: RecurrentState,
+    /// Whether prompts go by chunks.
+    by_chunks: bool,
 }
+
+/// What a state-space model takes of the rows of a step.
+struct ScanRows {
+    /// `[rows, heads, head_dim]`.
+    input: Activation,
+    /// What is written, `[rows, groups, state_size]`.
+    write: Activation,
+    /// What reads, as `write`.
+    read: Activation,
+    /// `[rows, heads]`.
+    time: Activation,
+}
+
+/// Rows of a chunk of a state-space model's prompt.
+const SCAN_ROWS: u64 = 16;
 
 impl Mamba2Block {
     /// Uploads the weights and reserves the states.
@@ -432,6 +449,10 @@ impl Mamba2Block {
             },
             output: matrix(&weights.output)?,
             state: RecurrentState::load(device, conv, size, shape, dtype, cache)?,
+            // As for a gated delta net; states of 256 elements leave no room for their tiles.
+            by_chunks: device.backend() != Backend::Cpu
+                && config.head_dim.is_multiple_of(8)
+                && matches!(config.state_size, 16 | 32 | 64 | 128),
             config: config.clone(),
         })
     }
@@ -459,25 +480,16 @@ impl Mamba2Block {
         let write = mixed.columns(inner, projections).split_last(state);
         let read = mixed.columns(inner + projections, projections);
         let read = read.split_last(state);
-        let y = planner.activation(input.shape());
-        let operands = [
-            (&input).into(),
-            (&write).into(),
-            (&read).into(),
-            (&time).into(),
-            (&self.decay_log).into(),
-            (&self.skip).into(),
-            (&self.step_bias).into(),
-            (&segments.starts).into(),
-            (&segments.from).into(),
-            (&segments.to).into(),
-            (&self.state.states).into(),
-            (&y).into(),
-            config.time_step_limits.0.into(),
-            config.time_step_limits.1.into(),
-        ];
-        let suffix = format!("-STATE={state}");
-        planner.launch(Family::Recurrent, "state_space", &suffix, operands);
+        let rows = ScanRows {
+            input,
+            write,
+            read,
+            time,
+        };
+        let y = match self.by_chunks && step.key.is_prompt {
+            true => self.scanned_by_chunks(planner, segments, &rows),
+            false => self.scanned(planner, segments, &rows),
+        };
         let gated = planner.activated(crate::config::Activation::Silu, &gate, &y.rows_of(inner));
         let normed = match self.norms.as_slice() {
             [] => gated,
@@ -499,6 +511,94 @@ impl Mamba2Block {
             }
         };
         Ok(planner.projected(&self.output, &normed))
+    }
+
+    /// The model row after row.
+    fn scanned(&self, planner: &mut Planner, segments: &Segments, rows: &ScanRows) -> Activation {
+        let y = planner.activation(rows.input.shape());
+        let operands = [
+            (&rows.input).into(),
+            (&rows.write).into(),
+            (&rows.read).into(),
+            (&rows.time).into(),
+            (&self.decay_log).into(),
+            (&self.skip).into(),
+            (&self.step_bias).into(),
+            (&segments.starts).into(),
+            (&segments.from).into(),
+            (&segments.to).into(),
+            (&self.state.states).into(),
+            (&y).into(),
+            self.config.time_step_limits.0.into(),
+            self.config.time_step_limits.1.into(),
+        ];
+        let suffix = format!("-STATE={}", self.config.state_size);
+        planner.launch(Family::Recurrent, "state_space", &suffix, operands);
+        y
+    }
+
+    /// The same by chunks; see the corpus's `scan` module.
+    fn scanned_by_chunks(
+        &self,
+        planner: &mut Planner,
+        segments: &Segments,
+        rows: &ScanRows,
+    ) -> Activation {
+        let config = &self.config;
+        let [heads, groups, head_dim] =
+            [config.head_count, config.group_count, config.head_dim].map(|n| n as u64);
+        let chunks = rows.input.shape()[0] / SCAN_ROWS + segments.from.elements();
+        let [input, write, read] =
+            [&rows.input, &rows.write, &rows.read].map(Activation::transposed);
+        let suffix = format!("-CHUNK={SCAN_ROWS}");
+
+        let square = [chunks, groups, SCAN_ROWS, SCAN_ROWS];
+        let [unread, products] = [0, 1].map(|_| planner.activation_of(Scalar::F32, &square));
+        let operands = [
+            (&read).into(),
+            (&write).into(),
+            (&segments.starts).into(),
+            unread.into(),
+            (&products).into(),
+        ];
+        planner.launch(Family::Delta, "delta_products", &suffix, operands);
+
+        let weights = planner.activation(&[chunks, heads, SCAN_ROWS, SCAN_ROWS]);
+        let kept = planner.activation_of(Scalar::F32, &[chunks, heads, 2, SCAN_ROWS]);
+        let operands = [
+            (&products).into(),
+            (&rows.time).into(),
+            (&self.decay_log).into(),
+            (&self.skip).into(),
+            (&self.step_bias).into(),
+            (&segments.starts).into(),
+            (&weights).into(),
+            (&kept).into(),
+            config.time_step_limits.0.into(),
+            config.time_step_limits.1.into(),
+        ];
+        planner.launch(Family::Scan, "scan_weights", &suffix, operands);
+
+        let by_chunk = planner.activation(&[chunks, heads, head_dim, SCAN_ROWS]);
+        let operands = [
+            (&input).into(),
+            (&write).into(),
+            (&read).into(),
+            (&weights).into(),
+            (&kept).into(),
+            (&segments.starts).into(),
+            (&segments.from).into(),
+            (&segments.to).into(),
+            (&self.state.states).into(),
+            (&by_chunk).into(),
+        ];
+        let instance = format!("-STATE={}{suffix}", config.state_size);
+        planner.launch(Family::Scan, "scan_chunks", &instance, operands);
+
+        let y = planner.activation(rows.input.shape());
+        let operands = [(&by_chunk).into(), (&segments.starts).into(), (&y).into()];
+        planner.launch(Family::Delta, "delta_rows", &suffix, operands);
+        y
     }
 
     /// The states and the convolution's history.

@@ -31,6 +31,35 @@ pub const MOST_SNAPSHOTS: usize = 8;
 /// Bytes that all snapshots take at most.
 const SNAPSHOT_BYTES: usize = 1 << 30;
 
+/// How keys and values are kept.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+pub enum CacheType {
+    /// As the activations' type.
+    #[default]
+    Activations,
+    /// As 8-bit floats with a scale a row and head (`iron_corpus::f8_cache`).
+    F8E4M3,
+}
+
+impl CacheType {
+    /// The name on command lines and in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Activations => "auto",
+            Self::F8E4M3 => "fp8",
+        }
+    }
+
+    /// Bytes of the key or the value that a head has of a position, where an activation has
+    /// `element` bytes.
+    pub const fn row_bytes(self, head_dim: u64, element: u64) -> u64 {
+        match self {
+            Self::Activations => head_dim * element,
+            Self::F8E4M3 => head_dim + 1,
+        }
+    }
+}
+
 /// Sizes of the caches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CacheShape {
@@ -48,16 +77,15 @@ pub struct CacheShape {
     pub step_rows: usize,
     /// Slots of states beside the two of each sequence; 0 where no layer is recurrent.
     pub snapshots: usize,
+    /// How keys and values are kept.
+    pub kind: CacheType,
 }
 
 impl CacheShape {
-    /// The shape for `positions` over all sequences.
-    pub fn new(
-        config: &ModelConfig,
-        positions: usize,
-        max_sequences: usize,
-        max_step_rows: usize,
-    ) -> Self {
+    /// The shape for a model set up by `options`.
+    pub fn new(config: &ModelConfig, options: &EngineOptions) -> Self {
+        let (positions, max_sequences) = (options.cache_positions, options.max_sequences);
+        let max_step_rows = options.max_step_rows;
         let blocks = positions.div_ceil(BLOCK_SIZE).max(1);
         let blocks_a_sequence = config.context_length.div_ceil(BLOCK_SIZE);
         let ring = |window: usize| {
@@ -76,6 +104,7 @@ impl CacheShape {
                 0 => 0,
                 bytes => (SNAPSHOT_BYTES / bytes).min(max_sequences.saturating_mul(MOST_SNAPSHOTS)),
             },
+            kind: options.cache,
         }
     }
 
@@ -129,12 +158,7 @@ pub struct MemoryPlan {
 impl MemoryPlan {
     /// The plan of a model set up by `options`.
     pub fn new(config: &ModelConfig, options: &EngineOptions) -> Self {
-        let cache = CacheShape::new(
-            config,
-            options.cache_positions,
-            options.max_sequences,
-            options.max_step_rows,
-        );
+        let cache = CacheShape::new(config, options);
         let element = u64::from(options.dtype.bytes());
         let slots = cache.state_slots() as u64;
         let mut plan = Self::default();
@@ -169,7 +193,8 @@ impl MemoryPlan {
         if attention.shares_cache_of.is_some() {
             return;
         }
-        let position = 2 * attention.kv_size() as u64 * element;
+        let row = cache.kind.row_bytes(attention.head_dim as u64, element);
+        let position = 2 * attention.kv_head_count as u64 * row;
         let (sum, blocks) = match attention.window {
             Some(_) => (&mut self.window_cache, cache.window_blocks()),
             None => (&mut self.full_cache, cache.blocks),
@@ -199,6 +224,10 @@ pub struct BlockTables {
     pub prompt_full: Tensor,
     /// The same of `window`.
     pub prompt_window: Tensor,
+    /// The row of a sequence whose blocks lie in order: `[blocks a sequence]`.
+    pub in_order: Tensor,
+    /// The row of a ring whose blocks lie in order, of the same length.
+    pub ring_in_order: Tensor,
     /// Blocks of a sequence's ring.
     ring: usize,
 }
@@ -212,11 +241,17 @@ impl BlockTables {
             .flat_map(|slot| ring_row(slot, ring, shape.blocks_a_sequence))
             .collect();
         let row = [dims[1]];
+        let ordered = |ring: usize| {
+            let entries = ring_row(0, ring, shape.blocks_a_sequence);
+            failed(Tensor::from_slice(device, Scalar::U32, &row, &entries))
+        };
         Ok(Self {
             full: failed(Tensor::zeros(device, Scalar::U32, &dims))?,
             window: failed(Tensor::from_slice(device, Scalar::U32, &dims, &entries))?,
             prompt_full: failed(Tensor::zeros(device, Scalar::U32, &row))?,
             prompt_window: failed(Tensor::zeros(device, Scalar::U32, &row))?,
+            in_order: ordered(shape.blocks_a_sequence)?,
+            ring_in_order: ordered(ring)?,
             ring,
         })
     }
@@ -228,6 +263,11 @@ impl BlockTables {
         let slot = u64::from(slot);
         let row = failed(self.full.slice(0, slot..slot + 1))?;
         failed(row.write_bytes(&bytes))
+    }
+
+    /// Blocks of a sequence's ring.
+    pub fn ring(&self) -> usize {
+        self.ring
     }
 
     /// Makes a sequence the one whose prompt the next step holds.

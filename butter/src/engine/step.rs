@@ -8,6 +8,7 @@ use iron_ir::Scalar;
 use iron_runtime::{Device, Tensor};
 
 use super::attention::AttentionBlock;
+use super::draws::StepDraws;
 use super::exchange::{Inputs, Results};
 use super::feed_forward::GatedBlock;
 use super::fused::FusedLayer;
@@ -44,6 +45,10 @@ pub struct StepKey {
     pub is_apart: bool,
     /// Whether the chosen tokens become the rows of the next step.
     pub advances: bool,
+    /// Pages of a prompt's sequence that are unpacked for its attention; 0 where none are.
+    pub pages: usize,
+    /// Whether tokens are drawn, and for how many changed logits.
+    pub draws: Option<usize>,
     /// For a step of the multi-token head, what its rows go on from.
     pub head: Option<HiddenFrom>,
 }
@@ -60,6 +65,14 @@ pub struct Segments {
     pub to: Tensor,
 }
 
+/// The blocks of a prompt's sequence that its attention may read.
+pub struct UnpackedPages {
+    /// Of layers of full attention, `[pages]`.
+    pub full: Tensor,
+    /// Of layers with a window: the ring.
+    pub window: Tensor,
+}
+
 /// What the layers of a step read beside activations and weights.
 pub struct StepContext<'m> {
     /// The step's class.
@@ -72,6 +85,10 @@ pub struct StepContext<'m> {
     pub tables: &'m BlockTables,
     /// Runs of rows, where a layer asks.
     pub segments: Option<Segments>,
+    /// The blocks of a prompt's sequence that are unpacked, where the cache is packed.
+    pub unpacked: Option<UnpackedPages>,
+    /// What rows draw by, where some do.
+    pub draws: Option<StepDraws>,
     /// Epsilon of every RMS norm.
     pub norm_eps: f32,
 }
@@ -107,10 +124,10 @@ enum FeedForwardBlock {
 
 /// What a layer keeps of the sequences.
 pub enum HeldState<'a> {
-    /// Keys and values, `[blocks, heads, positions, head_dim]`.
+    /// Keys and values, `[blocks, heads, positions, …]`.
     Cache {
-        /// Keys, values.
-        tensors: [&'a Tensor; 2],
+        /// Keys, values, and the scales of both if they have some.
+        tensors: Vec<&'a Tensor>,
         /// Whether the layer keeps a window only.
         windowed: bool,
     },
@@ -284,6 +301,9 @@ impl Graph {
             (&largest).into(),
         ];
         planner.launch_instance(Family::Selection, "argmax_of_chunks", "", operands);
+        if let Some(draws) = &step.draws {
+            planner.drawn(draws, &logits, &tokens);
+        }
         if step.key.advances {
             let part = |tensor: &Tensor| failed(tensor.slice(0, 0..rows));
             let history = |tensor: &Tensor| failed(tensor.slice(1, 0..rows));

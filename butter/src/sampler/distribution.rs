@@ -2,14 +2,18 @@
 
 use std::cmp::Ordering;
 
+use super::draw::{part_of, weight_of};
+
 /// A token that may be chosen.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
     token: u32,
     /// Adjusted, before temperature; finite.
-    logit: f64,
-    /// Proportional to its probability.
-    weight: f64,
+    logit: f32,
+    /// Proportional to its probability; above 0.
+    weight: u32,
+    /// Logarithm to base 2 of the largest weight by its own, in parts of 2^26.
+    below: u32,
 }
 
 /// Tokens and their probabilities.
@@ -19,23 +23,24 @@ pub struct Distribution {
     weights: Vec<(u32, f64)>,
     /// Their sum, taken in that order.
     total: f64,
+    /// Whether they are whole numbers, whose sums are exact.
+    is_whole: bool,
 }
 
 impl Candidate {
-    /// The tokens of a row that are not masked.
-    pub(super) fn row(logits: &[f64]) -> Vec<Self> {
-        let candidate = |(token, &logit): (usize, &f64)| Self {
-            token: token as u32,
-            logit,
-            weight: 1.0,
+    /// The tokens of a row that have a weight.
+    pub(super) fn row(logits: &[f32], largest: f32, scale: f32) -> Vec<Self> {
+        let candidate = |(token, &logit): (usize, &f32)| {
+            let x = (logit - largest) * scale;
+            let weight = weight_of(x);
+            (weight > 0).then(|| Self {
+                token: token as u32,
+                logit,
+                weight,
+                below: (-x * 67_108_864.0) as u32,
+            })
         };
-        let finite = |(_, logit): &(usize, &f64)| **logit > f64::NEG_INFINITY;
-        logits
-            .iter()
-            .enumerate()
-            .filter(finite)
-            .map(candidate)
-            .collect()
+        logits.iter().enumerate().filter_map(candidate).collect()
     }
 
     /// Larger logits first, lower ids first among equals.
@@ -48,19 +53,30 @@ impl Candidate {
 impl Distribution {
     pub(super) fn new(mut candidates: Vec<Candidate>) -> Self {
         candidates.sort_unstable_by_key(|candidate| candidate.token);
-        Self::of(candidates.iter().map(|c| (c.token, c.weight)))
+        let weights = candidates.iter().map(|c| (c.token, f64::from(c.weight)));
+        Self {
+            is_whole: true,
+            ..Self::of(weights)
+        }
     }
 
     /// One token.
     pub fn certain(token: u32) -> Self {
-        Self::of([(token, 1.0)].into_iter())
+        Self {
+            is_whole: true,
+            ..Self::of([(token, 1.0)].into_iter())
+        }
     }
 
     /// Of weights in the order of the tokens' ids.
     fn of(weights: impl Iterator<Item = (u32, f64)>) -> Self {
         let weights: Vec<(u32, f64)> = weights.filter(|(_, weight)| *weight > 0.0).collect();
         let total = weights.iter().map(|(_, weight)| weight).sum();
-        Self { weights, total }
+        Self {
+            weights,
+            total,
+            is_whole: false,
+        }
     }
 
     /// The tokens that may be drawn, in the order of their ids, with their probabilities.
@@ -81,9 +97,21 @@ impl Distribution {
         }
     }
 
-    /// The token that a number in `[0, 1)` falls on.
+    /// The token that a number in `[0, 1)` falls on; of whole weights, its 32 upper bits count.
     pub fn draw(&self, random: f64) -> u32 {
-        let threshold = random * self.total;
+        if self.is_whole {
+            return self.draw_word((random * 2f64.powi(32)) as u32);
+        }
+        self.first_past(random * self.total)
+    }
+
+    /// The token that `word / 2^32` falls on, of whole weights.
+    pub(super) fn draw_word(&self, word: u32) -> u32 {
+        // Below 2^53, as the sums are.
+        self.first_past(part_of(self.total as u64, u64::from(word)) as f64)
+    }
+
+    fn first_past(&self, threshold: f64) -> u32 {
         let mut sum = 0.0;
         for &(token, weight) in &self.weights {
             sum += weight;
@@ -91,7 +119,7 @@ impl Distribution {
                 return token;
             }
         }
-        // The same sum in the same order: reached only if the product rounds up to it.
+        // The same sum in the same order: reached only if a product rounds up to it.
         self.weights.last().map_or(0, |&(token, _)| token)
     }
 
@@ -104,48 +132,9 @@ impl Distribution {
     }
 }
 
-/// `exp((logit - largest) / temperature)`.
-pub(super) fn weigh(candidates: &mut [Candidate], temperature: f64) {
-    let logits = candidates.iter().map(|candidate| candidate.logit);
-    let largest = logits.fold(f64::NEG_INFINITY, f64::max);
-    for candidate in candidates {
-        candidate.weight = ((candidate.logit - largest) / temperature).exp();
-    }
-}
-
-/// What [`Distribution::draw`] gives of all tokens of a row, weighed by [`weigh`], without a list
-/// of candidates: a vocabulary is large. The sums are the same, in the same order.
-pub(super) fn draw_of_all(mut row: Vec<f64>, temperature: f64, random: f64) -> u32 {
-    let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    for value in &mut row {
-        *value = ((*value - largest) / temperature).exp();
-    }
-    let threshold = random * row.iter().sum::<f64>();
-    let (mut sum, mut last) = (0.0, 0);
-    for (token, &weight) in row.iter().enumerate() {
-        if weight > 0.0 {
-            last = token;
-            sum += weight;
-            if sum > threshold {
-                break;
-            }
-        }
-    }
-    last as u32
-}
-
-/// The `k` likeliest.
-pub(super) fn keep_top_k(candidates: &mut Vec<Candidate>, k: usize) {
-    if k < candidates.len() {
-        candidates.select_nth_unstable_by(k, Candidate::likelier);
-        candidates.truncate(k);
-    }
-}
-
-/// The fewest of the likeliest that reach `share` of the whole.
-pub(super) fn keep_top_p(candidates: &mut Vec<Candidate>, share: f64) {
-    let threshold = share * total(candidates);
-    let (mut sorted, mut mass, mut part) = (0, 0.0, 64);
+/// The fewest of the likeliest, one at least, with which `is_enough` of their number and mass.
+pub(super) fn keep_top(candidates: &mut Vec<Candidate>, is_enough: impl Fn(u64, u64) -> bool) {
+    let (mut sorted, mut mass, mut part) = (0, 0, 64);
     // A vocabulary is large and what stays is small: order no more than is needed.
     while sorted < candidates.len() {
         let rest = &mut candidates[sorted..];
@@ -155,9 +144,9 @@ pub(super) fn keep_top_p(candidates: &mut Vec<Candidate>, share: f64) {
         }
         rest[..length].sort_unstable_by(Candidate::likelier);
         for candidate in &rest[..length] {
-            mass += candidate.weight;
+            mass += u64::from(candidate.weight);
             sorted += 1;
-            if mass >= threshold {
+            if is_enough(sorted as u64, mass) {
                 candidates.truncate(sorted);
                 return;
             }
@@ -166,40 +155,41 @@ pub(super) fn keep_top_p(candidates: &mut Vec<Candidate>, share: f64) {
     }
 }
 
-/// Those at least `part` times as likely as the likeliest.
-pub(super) fn keep_min_p(candidates: &mut Vec<Candidate>, part: f64) {
-    let weights = candidates.iter().map(|candidate| candidate.weight);
-    let threshold = part * weights.fold(0.0, f64::max);
-    candidates.retain(|candidate| candidate.weight >= threshold);
+/// Those of at least this weight.
+pub(super) fn keep_min_weight(candidates: &mut Vec<Candidate>, least: u32) {
+    candidates.retain(|candidate| candidate.weight >= least);
 }
 
-/// The fewest of the most typical that reach `share` of the whole.
-pub(super) fn keep_typical(candidates: &mut Vec<Candidate>, share: f64) {
+/// The fewest of the most typical that reach `part` of the whole.
+pub(super) fn keep_typical(candidates: &mut Vec<Candidate>, part: u64) {
+    let target = reached(candidates, part);
     let total = total(candidates);
-    let surprise = |candidate: &Candidate| -(candidate.weight / total).ln();
-    let entropy: f64 = candidates
-        .iter()
-        .filter(|candidate| candidate.weight > 0.0)
-        .map(|candidate| candidate.weight / total * surprise(candidate))
-        .sum();
-    let distance = |candidate: &Candidate| (surprise(candidate) - entropy).abs();
-    candidates.sort_unstable_by(|a, b| {
-        let nearer = distance(a).total_cmp(&distance(b));
-        nearer.then(a.token.cmp(&b.token))
-    });
-    let (mut mass, mut kept) = (0.0, 0);
+    let product = |c: &Candidate| (u64::from(c.weight) * u64::from(c.below)) >> 12;
+    let sum: u64 = candidates.iter().map(product).sum();
+    // `sum * 2^12 / total`.
+    let (whole, rest) = (sum / total.max(1), sum % total.max(1));
+    let mean = (whole << 12) + (rest << 12) / total.max(1);
+    let distance = |candidate: &Candidate| u64::from(candidate.below).abs_diff(mean);
+    candidates.sort_unstable_by_key(|candidate| (distance(candidate), candidate.token));
+    let (mut mass, mut kept) = (0, 0);
     for candidate in candidates.iter() {
-        mass += candidate.weight;
+        mass += u64::from(candidate.weight);
         kept += 1;
-        if mass >= share * total {
+        if mass >= target {
             break;
         }
     }
     candidates.truncate(kept);
 }
 
-fn total(candidates: &[Candidate]) -> f64 {
-    candidates.iter().map(|candidate| candidate.weight).sum()
+/// The mass that is `part` of 2^32 of the whole.
+pub(super) fn reached(candidates: &[Candidate], part: u64) -> u64 {
+    part_of(total(candidates), part)
+}
+
+fn total(candidates: &[Candidate]) -> u64 {
+    let weights = candidates.iter();
+    weights.map(|candidate| u64::from(candidate.weight)).sum()
 }
 
 #[cfg(test)]

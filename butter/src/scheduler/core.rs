@@ -12,6 +12,7 @@ use super::prefix::{Parked, PrefixCache, PrefixReuse, Wanted};
 use super::request::{Choice, Event, Failure, Job, Request};
 use super::speculator::Speculator;
 use crate::model::{Model, ModelCapacity, ModelError, RowOutput, RowResult, StepRow};
+use crate::sampler::Draw;
 
 /// Later requests that may pass one whose room is not there yet.
 const MOST_BYPASSES: usize = 8;
@@ -420,7 +421,18 @@ impl Scheduler {
     pub(super) fn step(&mut self, rows: &[StepRow]) -> Result<Vec<RowResult>, ModelError> {
         self.metrics.steps.fetch_add(1, Relaxed);
         self.metrics.rows.fetch_add(rows.len() as u64, Relaxed);
-        let result = self.model.step(rows);
+        let draws: Vec<Draw> = rows
+            .iter()
+            .filter(|row| row.output == RowOutput::Drawn)
+            .filter_map(|row| {
+                let owns = |request: &&Request| {
+                    let lease = request.lease.as_ref();
+                    lease.is_some_and(|lease| lease.sequence() == row.sequence)
+                };
+                self.running.iter().find(owns)?.job.chooser.draw()
+            })
+            .collect();
+        let result = self.model.step_drawing(rows, &draws);
         if result.is_err() {
             self.metrics.failed_steps.fetch_add(1, Relaxed);
         }
@@ -561,6 +573,8 @@ pub(super) fn output_at(request: &Request, position: usize) -> RowOutput {
         RowOutput::Nothing
     } else if request.job.chooser.wants_logits() {
         RowOutput::Logits
+    } else if request.job.chooser.wants_draw() {
+        RowOutput::Drawn
     } else {
         RowOutput::Greedy
     }

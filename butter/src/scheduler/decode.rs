@@ -209,6 +209,14 @@ impl Scheduler {
             let before = group.rows.len();
             group.rows.extend((0..).zip(known).map(row));
             group.proposed = group.rows.len() - before;
+            if group.proposed > 0 {
+                // What a row draws depends on the rows before it: the host draws one by one.
+                for row in group.rows.iter_mut() {
+                    if row.output == RowOutput::Drawn {
+                        row.output = RowOutput::Logits;
+                    }
+                }
+            }
         }
         groups
     }
@@ -363,7 +371,10 @@ fn wants_result(row: &StepRow) -> bool {
 
 fn chosen(request: &mut Request, result: RowResult) -> Result<Choice, Failure> {
     match result {
-        RowResult::Token(token) => Ok(Choice::token(token)),
+        RowResult::Token(token) => {
+            request.job.chooser.take(token);
+            Ok(Choice::token(token))
+        }
         RowResult::Logits(logits) => request.job.chooser.choose(logits),
         RowResult::Failed(message) => Err(Failure::Row(message)),
     }

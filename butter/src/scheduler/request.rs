@@ -8,6 +8,7 @@ use serde::Serialize;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::lease::Lease;
+use crate::sampler::Draw;
 
 /// One answer to compute.
 pub struct Job {
@@ -33,8 +34,24 @@ pub struct Job {
 
 /// Chooses the tokens of one answer.
 pub trait Choose: Send {
-    /// Whether logits are needed; else the device's largest logit decides.
+    /// Whether logits are needed; else a draw, or the device's largest logit decides.
     fn wants_logits(&self) -> bool;
+
+    /// Whether the next choice is a draw, made where the logits are: that of [`Self::draw`].
+    fn wants_draw(&self) -> bool {
+        false
+    }
+
+    /// The answer's next choice, where the sampler alone makes it; [`Self::take`] is told of it.
+    /// `None` where logits or the largest decide.
+    fn draw(&self) -> Option<Draw> {
+        None
+    }
+
+    /// The next token was chosen on the device, as [`Self::draw`] said or the largest.
+    fn take(&mut self, token: u32) {
+        let _ = token;
+    }
 
     /// Chooses the answer's next token from its logits; called once a token, in order. An error
     /// ends this request.

@@ -2,7 +2,7 @@
 
 use super::grammar::Mask;
 use crate::model::RowOutput;
-use crate::sampler::{Sampler, TokenHistory, token_logprobs};
+use crate::sampler::{Draw, Sampler, TokenHistory, token_logprobs};
 use crate::scheduler::{Choice, Choose, Failure};
 
 /// Chooses the tokens of one answer.
@@ -28,7 +28,19 @@ impl Chooser {
 
 impl Choose for Chooser {
     fn wants_logits(&self) -> bool {
-        self.mask.is_some() || self.top.is_some() || self.sampler.row_output() == RowOutput::Logits
+        self.mask.is_some() || self.top.is_some()
+    }
+
+    fn wants_draw(&self) -> bool {
+        self.sampler.row_output() != RowOutput::Greedy && !self.wants_logits()
+    }
+
+    fn draw(&self) -> Option<Draw> {
+        self.wants_draw().then(|| self.sampler.draw(&self.history))
+    }
+
+    fn take(&mut self, token: u32) {
+        self.history.push(token);
     }
 
     fn choose(&mut self, mut logits: Vec<f32>) -> Result<Choice, Failure> {

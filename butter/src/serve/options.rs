@@ -131,10 +131,13 @@ settings! {
     shape: String = String::new();
     /// What runs the kernels: cpu, vulkan, cuda, hip or metal.
     backend: String = "cpu".to_owned();
-    /// Type of activations and of the key-value cache: f32, f16 or bf16.
+    /// Type of activations: f32, f16 or bf16.
     dtype: String = "f32".to_owned();
     /// What products with packed weights read: exact, or q8 (rounded to 8 bits, on cpu).
     activations: String = "exact".to_owned();
+    /// Type of the key-value cache: auto (that of the activations), or fp8 (8-bit floats, E4M3,
+    /// with a scale a position and head).
+    kv_cache_dtype: String = "auto".to_owned();
     /// Which kernels steps are made of: rows, unfused, fused or batched; the device's own
     /// otherwise.
     route: String = String::new();

@@ -221,6 +221,7 @@ impl Model for MockModel {
                 RowOutput::Nothing => {}
                 _ if poisoned => results.push(RowResult::Failed("the logit is NaN".to_owned())),
                 RowOutput::Greedy => results.push(RowResult::Token(next)),
+                RowOutput::Drawn => unreachable!("the default of `step_drawing` asks for logits"),
                 RowOutput::Logits => {
                     let mut logits: Vec<f32> = (0..vocab)
                         .map(|token| ((token as u32 * 7 + next) % 11) as f32 * 0.1)

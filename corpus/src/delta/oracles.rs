@@ -24,14 +24,14 @@ fn runs_for(size: u64) -> [&'static [u64]; 4] {
 
 /// A chunk by its definition.
 #[derive(Clone, Copy)]
-struct Chunk {
-    number: usize,
-    first: usize,
-    count: usize,
+pub(crate) struct Chunk {
+    pub number: usize,
+    pub first: usize,
+    pub count: usize,
 }
 
 /// The chunks of segments of the lengths given.
-fn chunks_of(runs: &[u64], size: u64) -> Vec<Chunk> {
+pub(crate) fn chunks_of(runs: &[u64], size: u64) -> Vec<Chunk> {
     let mut chunks = Vec::new();
     let mut start = 0;
     for (segment, run) in runs.iter().enumerate() {
@@ -48,12 +48,12 @@ fn chunks_of(runs: &[u64], size: u64) -> Vec<Chunk> {
 }
 
 /// Numbers of chunks.
-fn numbers(runs: &[u64], size: u64) -> u64 {
+pub(crate) fn numbers(runs: &[u64], size: u64) -> u64 {
     runs.iter().sum::<u64>() / size + runs.len() as u64
 }
 
 /// Elements that belong to no chunk, of a tensor with `each` elements a number.
-fn unused(runs: &[u64], size: u64, each: usize) -> Vec<usize> {
+pub(crate) fn unused(runs: &[u64], size: u64, each: usize) -> Vec<usize> {
     let used: Vec<usize> = chunks_of(runs, size).iter().map(|c| c.number).collect();
     let unused = (0..numbers(runs, size) as usize).filter(|number| !used.contains(number));
     unused

@@ -72,7 +72,7 @@ impl DeviceModel {
     }
 }
 
-/// `[blocks, heads, positions, ..]`, where `kept` says which positions of a block stay.
+/// `[blocks, heads, positions, …]`, where `kept` says which positions of a block stay.
 fn poison_cache(tensor: &Tensor, kept: &[[bool; BLOCK_SIZE]]) -> Result<(), ModelError> {
     for (block, kept) in kept.iter().enumerate() {
         if kept.iter().all(|kept| !kept) {
