@@ -510,12 +510,10 @@ fn a_request_that_waits_for_room_is_passed_by_a_few_and_no_more() {
 // Prompts of up to 15 rows, and what is left of longer ones, enter with the rows that decode.
 #[test]
 fn short_prompts_share_a_step() {
-    let mut chosen = options();
-    chosen.prefill_budget = 32;
-    let mut bench = Bench::new(chosen, |_| ());
+    let mut bench = Bench::new(options(), |_| ());
     let mut long = bench.submit(&prompt(9, 19), 20);
     bench.turn();
-    // Three tokens of the long one are left, and 29 more are in the budget.
+    // Three tokens of the long one are left, and 29 more fit the step; who is left has its own.
     let lengths = [2, 7, 15, 4, 6];
     let mut clients: Vec<Client> = lengths
         .iter()
@@ -524,13 +522,13 @@ fn short_prompts_share_a_step() {
         .collect();
     let before = bench.control.steps.load(SeqCst);
     bench.turn();
-    assert_eq!(bench.control.steps.load(SeqCst) - before, 1, "one step");
+    assert_eq!(bench.control.steps.load(SeqCst) - before, 2);
     let begun = |client: &mut Client| {
         client.read();
         client.tokens.len()
     };
     let found: Vec<usize> = clients.iter_mut().map(begun).collect();
-    assert_eq!((begun(&mut long), &found[..]), (1, &[1, 1, 1, 1, 0][..]));
+    assert_eq!((begun(&mut long), &found[..]), (1, &[1, 1, 1, 1, 1][..]));
     bench.run(&mut clients);
     for (i, (client, length)) in clients.iter().zip(lengths).enumerate() {
         assert_eq!(client.tokens, lonely(&prompt(i as u32, length), 5));
@@ -539,6 +537,28 @@ fn short_prompts_share_a_step() {
     long.read();
     assert_eq!(long.tokens, lonely(&prompt(9, 19), 20));
     assert_eq!(long.receipt().prefill_steps, 2);
+    bench.check_empty();
+}
+
+#[test]
+fn short_prompts_without_end_hold_up_no_long_one() {
+    let mut bench = Bench::new(options(), |_| ());
+    let mut long = bench.submit(&prompt(1, 320), 1);
+    let mut short = Vec::new();
+    for i in 0..25 {
+        short.push(bench.submit(&prompt(i, 9), 1));
+        short.push(bench.submit(&prompt(i, 15), 2));
+        bench.turn();
+    }
+    // A chunk of 16 a turn, whatever comes beside it.
+    long.read();
+    assert_eq!(long.tokens, lonely(&prompt(1, 320), 1));
+    bench.run(&mut short);
+    assert!(
+        short
+            .iter()
+            .all(|client| client.end.as_ref().is_some_and(Result::is_ok))
+    );
     bench.check_empty();
 }
 

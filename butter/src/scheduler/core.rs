@@ -352,16 +352,15 @@ impl Scheduler {
     }
 
     /// Prompt rows up to the budget, a chunk a request, in the order in which they wait.
-    /// Who was `served` beside those that decode has had its share.
+    /// Who was `served` beside those that decode has had its share; what they took is none of this
+    /// budget, so that short prompts, however many come, hold up no long one.
     fn prefill(
         &mut self,
         now: &impl Fn() -> Instant,
-        served: Vec<(u64, usize)>,
+        mut served: Vec<u64>,
     ) -> Result<(), ModelError> {
-        let used: usize = served.iter().map(|(_, rows)| rows).sum();
-        let mut budget = self.options.prefill_budget.saturating_sub(used);
+        let mut budget = self.options.prefill_budget;
         let mut outcome = Ok(());
-        let mut served: Vec<u64> = served.into_iter().map(|(request, _)| request).collect();
         while let Some(index) = (0..self.running.len())
             .find(|&i| self.running[i].is_prefilling() && !served.contains(&self.running[i].id))
         {

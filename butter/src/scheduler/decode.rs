@@ -67,12 +67,12 @@ impl Group {
 }
 
 impl Scheduler {
-    /// One step for every request that decodes, and for short pieces of prompts beside them. Rows
-    /// of each prompt that it took are noted in `prefilled`, by the request's number.
+    /// One step for every request that decodes, and for short pieces of prompts beside them. Whose
+    /// prompt it took a piece of is noted in `prefilled`.
     pub(super) fn decode(
         &mut self,
         now: &impl Fn() -> Instant,
-        prefilled: &mut Vec<(u64, usize)>,
+        prefilled: &mut Vec<u64>,
     ) -> Result<(), ModelError> {
         let groups = self.groups();
         if groups.is_empty() {
@@ -82,7 +82,7 @@ impl Scheduler {
             let request = &mut self.running[group.index];
             if request.is_prefilling() {
                 request.receipt.prefill_steps += 1;
-                prefilled.push((request.id, group.rows.len()));
+                prefilled.push(request.id);
             }
         }
         let begun = now();
@@ -147,14 +147,12 @@ impl Scheduler {
         // left.
         let most = self.model.max_step_rows();
         let mut room = most.min(decoding.max(COMMON_ROWS)).saturating_sub(decoding);
-        let mut budget = self.options.prefill_budget;
         let mut groups = Vec::with_capacity(decoding);
         for (index, request) in self.running.iter().enumerate() {
             if request.is_prefilling() {
                 let rows = self.chunk_rows(request);
-                if (1..=MOST_ROWS.min(room).min(budget)).contains(&rows.len()) {
+                if (1..=MOST_ROWS.min(room)).contains(&rows.len()) {
                     room -= rows.len();
-                    budget -= rows.len();
                     groups.push(Group::known(index, rows));
                 }
                 continue;
