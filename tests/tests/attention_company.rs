@@ -116,7 +116,7 @@ fn attended(device: &Arc<dyn Device>, positions: &[u32], in_one: bool) -> Vec<Ve
     }
     if splits > 1 {
         let tensors = [&partial, &stats, &at, &sinks, &y];
-        let name = ["attention", "attention_join", "bf16"];
+        let name = ["attention_join", "attention_join", "bf16"];
         launch(device, name, &tensors, &[window, least]);
     }
     device.synchronize().expect("no index was out of range");

@@ -604,7 +604,7 @@ impl AttentionBlock {
             self.window().into(),
             least.into(),
         ];
-        planner.launch(Family::Attention, "attention_join", "", operands);
+        planner.launch(Family::AttentionJoin, "attention_join", "", operands);
     }
 
     /// What the splits of rows that attend for themselves give: outputs, and scores' extremes and
