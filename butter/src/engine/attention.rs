@@ -127,8 +127,9 @@ impl AttentionBlock {
             Backend::Cuda => group_with_heads(dtype, head_dim, block_size, shared_by),
             _ => None,
         };
+        // Of a cache of the activations' type.
         let has_matrix = match device.backend() {
-            Backend::Cuda => [has_matrix, has_heads_matrix]
+            Backend::Cuda if keys.scalar() == dtype => [has_matrix, has_heads_matrix]
                 .map(|has| has(dtype, head_dim, block_size, shared_by)),
             _ => [false; 2],
         };
