@@ -170,6 +170,19 @@ pub(crate) struct Decode {
     pub least: usize,
 }
 
+/// Rows whose splits are joined.
+pub(crate) fn joined_of(heads: u64, head_dim: u64, extras: Extras, least: u32) -> Decode {
+    Decode {
+        heads: heads as usize,
+        kv_heads: 1,
+        head_dim: head_dim as usize,
+        block_size: 64,
+        scale: 1.0,
+        extras,
+        least: least as usize,
+    }
+}
+
 impl Decode {
     /// What a kernel gives that makes the heads of its new rows: sets the caches; gives queries,
     /// keys and values of all positions, rounded.

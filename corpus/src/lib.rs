@@ -7,6 +7,7 @@ pub mod affine;
 pub mod affine_q8;
 pub mod attention;
 mod attention_cases;
+pub mod attention_join;
 pub mod decode;
 pub mod delta;
 pub mod elementwise;

@@ -220,7 +220,7 @@ fn load_values<T: Float, const HEAD_DIM: u32>(
 /// sees up to 4,096, and more as [`split_length`](crate::attention::split_length) says. Scores and
 /// sums are `f32`; weights are two numbers of the tensors' type each, whose sum has twice its
 /// precision. A launch of one split writes the rows of attention to `y`, with `sinks` as
-/// [`attention_join`](crate::attention::attention_join) does; one of several writes `partial` and
+/// [`attention_join`](crate::attention_join::attention_join) does; one of several writes `partial` and
 /// `stats`, which that joins.
 #[kernel(
     grid = [splits, kv_heads, rows],

@@ -78,7 +78,7 @@ fn attended(device: &Arc<dyn Device>, positions: &[u32], in_one: bool) -> Vec<Ve
     let frequencies = numbers(pairs, 6);
     let frequencies = Tensor::from_slice(device, Scalar::F32, &[pairs], &frequencies);
     let frequencies = frequencies.expect("memory");
-    let sinks = Tensor::from_slice(device, Scalar::F32, &[HEADS], &[0.5f32; HEADS as usize]);
+    let sinks = Tensor::from_slice(device, Scalar::F32, &[HEADS], &[0.5f32, 2.0, 4.0, -1.0]);
     let sinks = sinks.expect("memory");
     let longest = positions.iter().max().expect("a row") + 1;
     let splits = u64::from(most_splits_of(longest, LEAST));
@@ -116,7 +116,7 @@ fn attended(device: &Arc<dyn Device>, positions: &[u32], in_one: bool) -> Vec<Ve
     }
     if splits > 1 {
         let tensors = [&partial, &stats, &at, &sinks, &y];
-        let name = ["attention", "attention_join", "bf16"];
+        let name = ["attention_join", "attention_join", "bf16"];
         launch(device, name, &tensors, &[window, least]);
     }
     device.synchronize().expect("no index was out of range");

@@ -137,8 +137,9 @@ impl AttentionBlock {
             Backend::Cuda => group_with_heads(dtype, head_dim, block_size, shared_by),
             _ => None,
         };
+        // Of a cache of the activations' type.
         let has_matrix = match device.backend() {
-            Backend::Cuda => [has_matrix, has_heads_matrix]
+            Backend::Cuda if keys.scalar() == dtype => [has_matrix, has_heads_matrix]
                 .map(|has| has(dtype, head_dim, block_size, shared_by)),
             _ => [false; 2],
         };
@@ -680,7 +681,7 @@ impl AttentionBlock {
             self.window().into(),
             least.into(),
         ];
-        planner.launch(Family::Attention, "attention_join", "", operands);
+        planner.launch(Family::AttentionJoin, "attention_join", "", operands);
     }
 
     /// What the splits of rows that attend for themselves give: outputs, and scores' extremes and

@@ -263,6 +263,8 @@ pub enum Family {
     AffineQ8,
     /// `attention`.
     Attention,
+    /// `attention_join`.
+    AttentionJoin,
     /// `decode`.
     Decode,
     /// `delta`.
@@ -312,6 +314,7 @@ impl Family {
             Family::Affine => "iron_corpus::affine",
             Family::AffineQ8 => "iron_corpus::affine_q8",
             Family::Attention => "iron_corpus::attention",
+            Family::AttentionJoin => "iron_corpus::attention_join",
             Family::Decode => "iron_corpus::decode",
             Family::Delta => "iron_corpus::delta",
             Family::Elementwise => "iron_corpus::elementwise",
