@@ -16,7 +16,7 @@ use iron_ir::Scalar;
 use iron_ir::prelude::*;
 use iron_ir::testing::{Bound, Cases, Generator, Inputs, ints, normal, values};
 
-use crate::attention_cases::{decode_cases, splits_of};
+use crate::attention_cases::{Decode, decode_cases};
 
 /// Most positions of one split of [`attention_decode`].
 pub(crate) const MOST_POSITIONS: u32 = 512;
@@ -25,13 +25,27 @@ pub(crate) const MOST_POSITIONS: u32 = 512;
 /// one row, and their number depends on the row alone, never on its company.
 #[device_fn]
 pub fn split_length(seen: u32, head_dim: u32) -> u32 {
-    let least = select(head_dim > 128, 64, 128);
+    split_length_of(seen, select(head_dim > 128, 64, 128))
+}
+
+/// The same where splits of up to 4,096 positions have `least`; no more than [`MOST_POSITIONS`].
+#[device_fn]
+pub(crate) fn split_length_of(seen: u32, least: u32) -> u32 {
     (least * seen.div_ceil(4096)).min(MOST_POSITIONS)
+}
+
+/// Positions of a split of [`split_length`] where a row sees up to 4,096.
+pub const fn least_positions(head_dim: u32) -> u32 {
+    if head_dim > 128 { 64 } else { 128 }
 }
 
 /// Splits that no row which sees up to `seen` positions has more of.
 pub fn most_splits(seen: u32, head_dim: u32) -> u32 {
-    let least = if head_dim > 128 { 64 } else { 128 };
+    most_splits_of(seen, least_positions(head_dim))
+}
+
+/// The same where splits of up to 4,096 positions have `least`.
+pub fn most_splits_of(seen: u32, least: u32) -> u32 {
     let fixed = seen.div_ceil(least).min(4096 / least);
     fixed.max(seen.div_ceil(MOST_POSITIONS))
 }
@@ -39,8 +53,14 @@ pub fn most_splits(seen: u32, head_dim: u32) -> u32 {
 /// Positions `first..end` of a split of a row of `length` positions; none where `first >= end`.
 #[device_fn]
 pub(crate) fn split_of<const HEAD_DIM: u32>(length: u32, window: u32, split: u32) -> (u32, u32) {
+    split_of_length(length, window, split, select(HEAD_DIM > 128, 64, 128))
+}
+
+/// The same where splits of up to 4,096 positions have `least`.
+#[device_fn]
+pub(crate) fn split_of_length(length: u32, window: u32, split: u32, least: u32) -> (u32, u32) {
     let seen = length.min(window);
-    let positions = split_length(seen, HEAD_DIM);
+    let positions = split_length_of(seen, least);
     let first = length - seen + split * positions;
     (first, (first + positions).min(length))
 }
@@ -260,6 +280,74 @@ pub fn attention_combine<T: Float>(
     }
 }
 
+/// Splits that a thread of [`attention_join`] reads at once.
+const JOINED: u32 = 4;
+
+/// Joins the splits of
+/// [`attention_decode_matrix`](crate::matrix_attention::attention_decode_matrix) in their order, as
+/// [`attention_combine`] does (to the bit where a row has one):
+/// `y = sum_s e^(m_s - m) o_s / (e^(sink - m) + sum_s e^(m_s - m) l_s)`. A thread has eight
+/// elements of a head, for many rows of few splits each.
+#[kernel(
+    grid = [ceil_div(heads * head_dim, 2048), rows],
+    workgroup = 256,
+    requires(head_dim % 8 == 0, head_dim > 0, splits > 0, least > 0),
+    dependent,
+    instances(T = [f16, bf16])
+)]
+pub fn attention_join<T: Float>(
+    partial: &Tensor<f32, (rows, heads, splits, head_dim)>,
+    stats: &Tensor<f32, { (rows, heads, splits, 2) }>,
+    positions: &Tensor<u32, (rows,)>,
+    sinks: &Tensor<f32, (heads,)>,
+    y: &mut Tensor<T, (rows, heads, head_dim)>,
+    window: u32,
+    least: u32,
+) {
+    let row = group_id(1);
+    let (head, column) = (global_id(0) / (head_dim / 8), global_id(0) % (head_dim / 8));
+    if head >= heads {
+        return;
+    }
+    // Every load is taken, the ones past the end again: none waits for the position.
+    let mut parts = private::<f32>(8 * JOINED);
+    let mut scores = private::<f32>(2 * JOINED);
+    for j in unroll(0..JOINED) {
+        let split = j.min(splits - 1);
+        parts.store8(j, partial.load8([row, head, split, column]));
+        scores.store2(j, stats.load2([row, head, split, 0]));
+    }
+    let seen = (positions[row] + 1).min(window);
+    let last = index_in(seen.div_ceil(split_length_of(seen, least)) - 1, splits);
+    let sink = sinks[head];
+    let mut largest = sink;
+    for j in unroll(0..JOINED) {
+        largest = largest.max(select(j <= last, scores[2 * j], f32::NEG_INFINITY));
+    }
+    for split in JOINED..last + 1 {
+        largest = largest.max(stats[[row, head, split, 0]]);
+    }
+    let mut output = splat8(0.0f32);
+    let mut sum = (sink - largest).exp();
+    for start in (0..last + 1).step_by(JOINED as usize) {
+        for j in unroll(0..JOINED) {
+            let factor = (scores[2 * j] - largest).exp();
+            let next = parts.load8(j).mul_add(splat8(factor), output);
+            let taken = start + j <= last;
+            output = select(taken, next, output);
+            sum = select(taken, sum + factor * scores[2 * j + 1], sum);
+        }
+        if start + JOINED <= last {
+            for j in unroll(0..JOINED) {
+                let split = (start + JOINED + j).min(last);
+                parts.store8(j, partial.load8([row, head, split, column]));
+                scores.store2(j, stats.load2([row, head, split, 0]));
+            }
+        }
+    }
+    y.store8([row, head, column], (output / splat8(sum)).to::<T>());
+}
+
 /// Below any score, and finite.
 const LOWEST_SCORE: f32 = -1e30;
 
@@ -430,7 +518,7 @@ pub(crate) const EXTRAS: [Extras; 4] = [
 ];
 
 impl Extras {
-    fn sinks(self, heads: u64) -> Generator {
+    pub(crate) fn sinks(self, heads: u64) -> Generator {
         let sink = |head: u64| {
             if self.sinks {
                 head as f64 - 0.5
@@ -535,6 +623,19 @@ fn attention_decode_matches_f64(t: &mut Cases) {
     decode_cases(t, head_dim, 1, &DECODES, 0.0);
 }
 
+/// Rows whose splits are joined.
+fn joined_of(heads: u64, head_dim: u64, extras: Extras, least: u32) -> Decode {
+    Decode {
+        heads: heads as usize,
+        kv_heads: 1,
+        head_dim: head_dim as usize,
+        block_size: 64,
+        scale: 1.0,
+        extras,
+        least: least as usize,
+    }
+}
+
 #[test_kernel(attention_combine)]
 fn attention_combine_matches_f64(t: &mut Cases) {
     let shapes = [(0, 1, 1, 64), (1, 1, 1, 64), (3, 2, 4, 80), (3, 2, 32, 256)];
@@ -552,26 +653,41 @@ fn attention_combine_matches_f64(t: &mut Cases) {
             .scalar("window", extras.window)
             .bound(Bound::relative(1e-5).absolute(1e-6))
             .expect(move |inputs, out| {
-                let (heads, splits, dim) = (heads as usize, splits as usize, head_dim as usize);
-                let mut y = Vec::new();
-                for (row, position) in inputs.ints("positions").iter().enumerate() {
-                    let length = *position as usize + 1;
-                    let used = 0..splits_of(length, extras.window as usize, dim).len();
-                    for head in 0..heads {
-                        let sink = inputs["sinks"][head];
-                        let cell = |s: usize| (row * heads + head) * splits + s;
-                        let stat = |s: usize, which: usize| inputs["stats"][2 * cell(s) + which];
-                        let largest = used.clone().map(|s| stat(s, 0)).fold(sink, f64::max);
-                        let factor = |s: usize| (stat(s, 0) - largest).exp();
-                        let sum: f64 = used.clone().map(|s| factor(s) * stat(s, 1)).sum();
-                        let sum = sum + (sink - largest).exp();
-                        for i in 0..dim {
-                            let term = |s: usize| factor(s) * inputs["partial"][cell(s) * dim + i];
-                            y.push(used.clone().map(term).sum::<f64>() / sum);
-                        }
-                    }
-                }
-                out.set("y", y);
+                let least = least_positions(head_dim as u32);
+                let decode = joined_of(heads, head_dim, extras, least);
+                let tensors = ["partial", "stats"].map(|name| &inputs[name]);
+                out.set("y", decode.joined(inputs, tensors));
+            });
+    }
+}
+
+#[test_kernel(attention_join)]
+fn attention_join_matches_f64(t: &mut Cases) {
+    let shapes = [
+        (0, 1, 1, 64, 128u32),
+        (1, 1, 1, 64, 128),
+        (3, 2, 6, 80, 128),
+        (3, 10, 5, 256, 64),
+    ];
+    for ((rows, heads, splits, head_dim, least), extras) in shapes.into_iter().zip(EXTRAS) {
+        let decode = joined_of(heads, head_dim, extras, least);
+        let reach = i64::from(least) * splits as i64;
+        t.case(format!("{rows}x{heads}x{splits}x{head_dim}, {extras:?}"))
+            .input("partial", [rows, heads, splits, head_dim], normal(0.0, 1.0))
+            .input("stats", [rows, heads, splits, 2], normal(3.0, 0.5))
+            .input(
+                "positions",
+                [rows],
+                ints(0, 1).map(move |row, _| (row as i64 * 300) % reach),
+            )
+            .input("sinks", [heads], extras.sinks(heads))
+            .output("y", [rows, heads, head_dim])
+            .scalar("window", extras.window)
+            .scalar("least", least)
+            .bound(Bound::relative(1e-5).absolute(1e-6))
+            .expect(move |inputs, out| {
+                let tensors = ["partial", "stats"].map(|name| &inputs[name]);
+                out.set("y", decode.joined(inputs, tensors));
             });
     }
 }

@@ -1,22 +1,91 @@
 //! Cases of the attention of single query rows, which several kernels have the contract of.
 
-use iron_ir::testing::{Bound, Cases, Inputs, ints, normal};
+use iron_ir::testing::{Bound, Case, Cases, Expected, Inputs, ints, normal, uniform};
 
-use crate::attention::{EXTRAS, Extras, most_splits};
+use crate::attention::{EXTRAS, Extras, least_positions, most_splits_of};
+use crate::heads::{MAGNITUDE, NewHeads};
 
-/// Splits by their definition: positions `first..end` of each that a row has.
-pub(crate) fn splits_of(length: usize, window: usize, head_dim: usize) -> Vec<(usize, usize)> {
+/// Splits by their definition: positions `first..end` of each that a row has, of `least` where the
+/// row sees up to 4,096.
+pub(crate) fn splits_of(length: usize, window: usize, least: usize) -> Vec<(usize, usize)> {
     let first = length - length.min(window);
-    let least = [128, 64][usize::from(head_dim > 128)];
     let positions = match length - first {
         0..=4096 => least,
-        4097..=8192 => 2 * least,
+        4097..=8192 => (2 * least).min(512),
         seen => panic!("no case has {seen} positions"),
     };
     let starts = (first..length).step_by(positions);
     starts
         .map(|start| (start, length.min(start + positions)))
         .collect()
+}
+
+/// A case of rows whose sequences have fewer positions each, the first up to position `longest`:
+/// what all kernels of single query rows take but queries. The kernel may write the cache.
+pub(crate) fn rows_case(
+    t: &mut Cases,
+    decode: Decode,
+    rows: u64,
+    longest: u64,
+    writes_cache: bool,
+) -> &mut Case {
+    let Decode {
+        scale,
+        extras,
+        least,
+        ..
+    } = decode;
+    let [heads, kv_heads, head_dim, block_size] = [
+        decode.heads,
+        decode.kv_heads,
+        decode.head_dim,
+        decode.block_size,
+    ]
+    .map(|size| size as u64);
+    let pages = longest / block_size + 1;
+    let blocks = rows * pages;
+    let splits = u64::from(most_splits_of(longest as u32 + 1, least as u32));
+    let cache = [blocks, kv_heads, block_size, head_dim];
+    let position = move |row: usize, _: i64| longest as i64 / (row as i64 + 1);
+    let case = t.case(format!(
+        "{rows} rows, {heads}/{kv_heads} heads, context {}, splits of {least}, {extras:?}",
+        longest + 1
+    ));
+    if longest > 4000 {
+        case.production();
+    }
+    for name in ["k_cache", "v_cache"] {
+        match writes_cache {
+            true => case.inout(name, cache, normal(0.0, 1.0)),
+            false => case.input(name, cache, normal(0.0, 1.0)),
+        };
+    }
+    case.input("positions", [rows], ints(0, 1).map(position))
+        .input("sequences", [rows], ints(0, 1).map(|row, _| row as i64))
+        .input(
+            "block_table",
+            [rows, pages],
+            ints(0, 1).map(move |i, _| blocks as i64 - 1 - i as i64),
+        )
+        // Splits past a row's context stay as they were.
+        .inout("partial", [rows, heads, splits, head_dim], normal(0.0, 1.0))
+        .inout("stats", [rows, heads, splits, 2], normal(0.0, 1.0))
+        .scalar("scale", scale)
+        .scalar("window", extras.window)
+        .scalar("soft_cap", extras.soft_cap)
+}
+
+/// What kernels that make the heads of their new rows take beyond [`rows_case`].
+pub(crate) fn heads_case(case: &mut Case, decode: Decode, rows: u64, is_normed: bool) -> &mut Case {
+    let head_dim = decode.head_dim as u64;
+    let width = (decode.heads + 2 * decode.kv_heads) as u64 * head_dim;
+    case.input("qkv", [rows, width], normal(0.0, 1.0))
+        .input("q_norm", [head_dim], uniform(0.5, 1.5))
+        .input("k_norm", [head_dim], uniform(0.5, 1.5))
+        .input("frequencies", [head_dim / 2], uniform(1e-4, 1.0))
+        .scalar("magnitude", MAGNITUDE)
+        .scalar("eps", 1e-5f32)
+        .scalar("is_normed", u32::from(is_normed))
 }
 
 /// Cases of a kernel with the contract of [`attention_decode`](crate::attention::attention_decode): rows, heads by `group`,
@@ -36,53 +105,19 @@ pub(crate) fn decode_cases(
         // The largest heads take the same steps over more columns.
         .take(if head_dim > 256 { 3 } else { usize::MAX });
     for (&(rows, heads, kv_heads, longest), extras) in cases {
-        let heads = heads * group;
-        let (block_size, pages) = (64, longest / 64 + 1);
-        let blocks = rows * pages;
-        let splits = u64::from(most_splits(longest as u32 + 1, head_dim as u32));
-        let scale = 1.0 / (head_dim as f32).sqrt();
-        let position = move |row: usize, _: i64| longest as i64 / (row as i64 + 1);
-        let case = t.case(format!(
-            "{rows} rows, {heads}/{kv_heads} heads, context {}, {extras:?}",
-            longest + 1
-        ));
-        if longest > 4000 {
-            case.production();
-        }
-        case.input("q", [rows, heads, head_dim], normal(0.0, 1.0))
-            .input(
-                "k_cache",
-                [blocks, kv_heads, block_size, head_dim],
-                normal(0.0, 1.0),
-            )
-            .input(
-                "v_cache",
-                [blocks, kv_heads, block_size, head_dim],
-                normal(0.0, 1.0),
-            )
-            .input("positions", [rows], ints(0, 1).map(position))
-            .input("sequences", [rows], ints(0, 1).map(|row, _| row as i64))
-            .input(
-                "block_table",
-                [rows, pages],
-                ints(0, 1).map(move |i, _| blocks as i64 - 1 - i as i64),
-            )
-            // Splits past a row's context stay as they were.
-            .inout("partial", [rows, heads, splits, head_dim], normal(0.0, 1.0))
-            .inout("stats", [rows, heads, splits, 2], normal(0.0, 1.0))
-            .scalar("scale", scale)
-            .scalar("window", extras.window)
-            .scalar("soft_cap", extras.soft_cap)
+        let decode = Decode {
+            heads: (heads * group) as usize,
+            kv_heads: kv_heads as usize,
+            head_dim: head_dim as usize,
+            block_size: 64,
+            scale: 1.0 / (head_dim as f32).sqrt(),
+            extras,
+            least: least_positions(head_dim as u32) as usize,
+        };
+        rows_case(t, decode, rows, longest, false)
+            .input("q", [rows, heads * group, head_dim], normal(0.0, 1.0))
             .bound(Bound::relative(2e-5).absolute(2e-5 + rounding))
             .expect(move |inputs, out| {
-                let decode = Decode {
-                    heads: heads as usize,
-                    kv_heads: kv_heads as usize,
-                    head_dim: head_dim as usize,
-                    block_size: block_size as usize,
-                    scale,
-                    extras,
-                };
                 let tensors = ["q", "k_cache", "v_cache"].map(|name| &inputs[name]);
                 let [partial, stats] = decode.outputs(inputs, tensors);
                 out.set("partial", partial);
@@ -100,9 +135,82 @@ pub(crate) struct Decode {
     pub block_size: usize,
     pub scale: f32,
     pub extras: Extras,
+    /// Positions of a split where a row sees up to 4,096.
+    pub least: usize,
 }
 
 impl Decode {
+    /// What a kernel gives that makes the heads of its new rows: sets the caches; gives queries,
+    /// keys and values of all positions, rounded.
+    pub(crate) fn set_heads(
+        self,
+        inputs: &Inputs,
+        is_normed: bool,
+        out: &mut Expected,
+    ) -> [Vec<f64>; 3] {
+        let new = NewHeads {
+            heads: self.heads,
+            kv_heads: self.kv_heads,
+            head_dim: self.head_dim,
+            is_normed,
+        };
+        let (mut k, mut v) = (inputs["k_cache"].to_vec(), inputs["v_cache"].to_vec());
+        let positions = inputs.ints("positions");
+        let table = inputs.ints("block_table");
+        let pages = table.len() / positions.len().max(1);
+        let place = |row: usize, kv_head: usize| {
+            let position = positions[row] as usize;
+            let block = table[row * pages + position / self.block_size] as usize;
+            (block * self.kv_heads + kv_head) * self.block_size + position % self.block_size
+        };
+        let q = new.written(inputs, place, [&mut k, &mut v]);
+        let rounded = [&q, &k, &v].map(|x| out.rounded("k_cache", x));
+        out.set("k_cache", rounded[1].clone());
+        out.set("v_cache", rounded[2].clone());
+        rounded
+    }
+
+    /// Sets what a kernel gives that writes rows of attention to `y` where it has one split, and
+    /// outputs of splits where it has several.
+    pub(crate) fn set_whole(self, inputs: &Inputs, tensors: [&[f64]; 3], out: &mut Expected) {
+        let [partial, stats] = self.outputs(inputs, tensors);
+        let rows = inputs.ints("positions").len();
+        if stats.len() == 2 * self.heads * rows {
+            out.set("y", self.joined(inputs, [&partial, &stats]));
+            out.set("partial", inputs["partial"].to_vec());
+            out.set("stats", inputs["stats"].to_vec());
+        } else {
+            out.set("y", inputs["y"].to_vec());
+            out.set("partial", partial);
+            out.set("stats", stats);
+        }
+    }
+
+    /// The splits of every row joined, with a score of `sinks` in each head's softmax.
+    pub(crate) fn joined(self, inputs: &Inputs, [partial, stats]: [&[f64]; 2]) -> Vec<f64> {
+        let positions = inputs.ints("positions");
+        let splits = stats.len() / (2 * self.heads * positions.len()).max(1);
+        let mut y = Vec::new();
+        for (row, position) in positions.iter().enumerate() {
+            let length = *position as usize + 1;
+            let used = splits_of(length, self.extras.window as usize, self.least).len();
+            for head in 0..self.heads {
+                let sink = inputs["sinks"][head];
+                let cell = |s: usize| (row * self.heads + head) * splits + s;
+                let stat = |s: usize, which: usize| stats[2 * cell(s) + which];
+                let largest = (0..used).map(|s| stat(s, 0)).fold(sink, f64::max);
+                let factor = |s: usize| (stat(s, 0) - largest).exp();
+                let sum: f64 = (0..used).map(|s| factor(s) * stat(s, 1)).sum();
+                let sum = sum + (sink - largest).exp();
+                for i in 0..self.head_dim {
+                    let term = |s: usize| factor(s) * partial[cell(s) * self.head_dim + i];
+                    y.push((0..used).map(term).sum::<f64>() / sum);
+                }
+            }
+        }
+        y
+    }
+
     /// Outputs of the splits, and their largest scores and sums, of queries over caches by
     /// definition; what no split has is as in the inputs.
     pub(crate) fn outputs(self, inputs: &Inputs, [q, k, v]: [&[f64]; 3]) -> [Vec<f64>; 2] {
@@ -113,6 +221,7 @@ impl Decode {
             block_size,
             scale,
             extras,
+            least,
         } = self;
         let positions = inputs.ints("positions");
         let tables = inputs.ints("block_table");
@@ -125,7 +234,7 @@ impl Decode {
             for head in 0..heads {
                 let kv_head = head / (heads / kv_heads);
                 let q = &q[(row * heads + head) * dim..][..dim];
-                let splits = splits_of(*position as usize + 1, extras.window as usize, dim);
+                let splits = splits_of(*position as usize + 1, extras.window as usize, least);
                 for (split, (first, end)) in splits.into_iter().enumerate() {
                     let at = |p: usize| {
                         let block = table[p / block_size] as usize;

@@ -20,7 +20,30 @@ pub fn axpy<T: Float>(x: &Tensor<T, (n,)>, y: &mut Tensor<T, (n,)>, alpha: f32) 
 /// narrow type moves 16 bytes.
 const GROUP_ELEMENTS: u32 = 2048;
 
-/// `y[i] = f(x[i])` for the 8 elements of this thread; the last, incomplete 8 one by one.
+/// How a type lies in memory.
+struct Layout<T>(std::marker::PhantomData<T>);
+
+impl<T: Element> Layout<T> {
+    /// Whether four elements are 16 bytes: a thread's eight are then two fours, 256 fours apart,
+    /// so that what the threads read together is contiguous.
+    const IS_WIDE: bool = size_of::<T>() == 4;
+}
+
+/// The four elements of `x` at `i`, and those 256 fours on.
+#[device_fn]
+fn load_fours<T: Float>(x: &Tensor<T, 1>, i: u32) -> F32x8 {
+    let (a, b) = (x.load4(i).to_f32(), x.load4(i + 256).to_f32());
+    vec8(a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3])
+}
+
+/// Stores what [`load_fours`] loads.
+#[device_fn]
+fn store_fours<U: Float>(y: &mut Tensor<U, 1>, i: u32, v: F32x8) {
+    y.store4(i, vec4(v[0], v[1], v[2], v[3]).to::<U>());
+    y.store4(i + 256, vec4(v[4], v[5], v[6], v[7]).to::<U>());
+}
+
+/// `y[i] = f(x[i])` for the 8 elements of this thread; the last, incomplete ones one by one.
 #[device_fn]
 fn map_elements<T: Float, U: Float, F: Fn(F32x8) -> F32x8>(
     x: &Tensor<T, 1>,
@@ -28,7 +51,15 @@ fn map_elements<T: Float, U: Float, F: Fn(F32x8) -> F32x8>(
     f: F,
 ) {
     let (i, n) = (global_id(0), x.dim(0));
-    if i < n / 8 {
+    let first = group_id(0) * GROUP_ELEMENTS;
+    if Layout::<T>::IS_WIDE && n - first >= GROUP_ELEMENTS {
+        let fours = first / 4 + local_index();
+        store_fours(y, fours, f(load_fours(x, fours)));
+    } else if Layout::<T>::IS_WIDE {
+        for j in (first + local_index()..n).step_by(256) {
+            y[j] = U::from_f32(f(splat8(x[j].to_f32()))[0]);
+        }
+    } else if i < n / 8 {
         y.store8(i, f(x.load8(i).to_f32()).to::<U>());
     } else if i == n / 8 {
         for j in 8 * i..n {
@@ -37,7 +68,7 @@ fn map_elements<T: Float, U: Float, F: Fn(F32x8) -> F32x8>(
     }
 }
 
-/// `y[i] = f(a[i], b[i])` for the 8 elements of this thread; the last, incomplete 8 one by one.
+/// `y[i] = f(a[i], b[i])` for the 8 elements of this thread; the last, incomplete ones one by one.
 #[device_fn]
 fn zip_elements<T: Float, F: Fn(F32x8, F32x8) -> F32x8>(
     a: &Tensor<T, 1>,
@@ -46,7 +77,16 @@ fn zip_elements<T: Float, F: Fn(F32x8, F32x8) -> F32x8>(
     f: F,
 ) {
     let (i, n) = (global_id(0), a.dim(0));
-    if i < n / 8 {
+    let first = group_id(0) * GROUP_ELEMENTS;
+    if Layout::<T>::IS_WIDE && n - first >= GROUP_ELEMENTS {
+        let fours = first / 4 + local_index();
+        store_fours(y, fours, f(load_fours(a, fours), load_fours(b, fours)));
+    } else if Layout::<T>::IS_WIDE {
+        for j in (first + local_index()..n).step_by(256) {
+            let lanes = f(splat8(a[j].to_f32()), splat8(b[j].to_f32()));
+            y[j] = T::from_f32(lanes[0]);
+        }
+    } else if i < n / 8 {
         y.store8(i, f(a.load8(i).to_f32(), b.load8(i).to_f32()).to::<T>());
     } else if i == n / 8 {
         for j in 8 * i..n {

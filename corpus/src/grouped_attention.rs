@@ -3,11 +3,11 @@
 
 use iron_ir::Scalar;
 use iron_ir::prelude::*;
-use iron_ir::testing::{Benches, Bound, Cases, ints, normal, uniform};
+use iron_ir::testing::{Bench, Benches, Bound, Cases, ints, normal};
 
-use crate::attention::{EXTRAS, capped, most_splits, split_of};
-use crate::attention_cases::{Decode, decode_cases};
-use crate::heads::{MAGNITUDE, MOST_PAIRS, NewHeads, Turned, rotation_of, turned_by};
+use crate::attention::{EXTRAS, capped, least_positions, most_splits, split_of};
+use crate::attention_cases::{Decode, decode_cases, heads_case, rows_case};
+use crate::heads::{MOST_PAIRS, SCRATCH, Turned, rotation_of, turned_by};
 
 /// Threads of a workgroup.
 const THREADS: u32 = 256;
@@ -321,13 +321,12 @@ pub fn attention_of_heads<T: Float, const HEAD_DIM: u32, const GROUP: u32>(
         eps,
         is_normed: is_normed != 0,
     };
-    let mut sines = shared::<f32>(MOST_PAIRS);
-    let mut cosines = shared::<f32>(MOST_PAIRS);
-    rotation_of(frequencies, turned, &mut sines, &mut cosines);
+    let mut scratch = shared::<f32>(SCRATCH);
+    rotation_of(frequencies, turned, &mut scratch);
     launch_barrier();
 
     let x = qkv.load8([row, head * lanes + lane]).to_f32();
-    let ready = turned_by::<T, HEAD_DIM>(x, weights, is_value, &sines, &cosines, pairs, turned);
+    let ready = turned_by::<T, HEAD_DIM>(x, weights, is_value, pairs, turned, &mut scratch);
     let mut queries = shared::<f32>(GROUP * HEAD_DIM);
     let mut fresh = shared::<T>(HEAD_DIM);
     if is_query {
@@ -611,74 +610,28 @@ fn attention_decode_grouped_matches_f64(t: &mut Cases) {
 #[test_kernel(attention_of_heads)]
 fn attention_of_heads_matches_f64(t: &mut Cases) {
     let (head_dim, group) = (t.constant("HEAD_DIM") as u64, t.constant("GROUP") as u64);
-    for (rows, kv_heads, longest, is_normed) in [(0, 1, 5, 1), (1, 1, 128, 1), (3, 2, 300, 0)] {
-        let (heads, block_size, pages) = (kv_heads * group, 64, longest / 64 + 1);
-        let blocks = rows * pages;
-        let splits = u64::from(most_splits(longest as u32 + 1, head_dim as u32));
-        let cache = [blocks, kv_heads, block_size, head_dim];
-        let position = move |row: usize, _: i64| longest as i64 / (row as i64 + 1);
-        let scale = 1.0 / (head_dim as f32).sqrt();
-        t.case(format!(
-            "{rows} rows, {heads}/{kv_heads} heads, context {longest}"
-        ))
-        .input(
-            "qkv",
-            [rows, (heads + 2 * kv_heads) * head_dim],
-            normal(0.0, 1.0),
-        )
-        .input("q_norm", [head_dim], uniform(0.5, 1.5))
-        .input("k_norm", [head_dim], uniform(0.5, 1.5))
-        .input("positions", [rows], ints(0, 1).map(position))
-        .input("frequencies", [head_dim / 2], uniform(1e-4, 1.0))
-        .input("sequences", [rows], ints(0, 1).map(|row, _| row as i64))
-        .input(
-            "block_table",
-            [rows, pages],
-            ints(0, 1).map(move |i, _| blocks as i64 - 1 - i as i64),
-        )
-        .inout("k_cache", cache, normal(0.0, 1.0))
-        .inout("v_cache", cache, normal(0.0, 1.0))
-        .inout("partial", [rows, heads, splits, head_dim], normal(0.0, 1.0))
-        .inout("stats", [rows, heads, splits, 2], normal(0.0, 1.0))
-        .scalar("scale", scale)
-        .scalar("window", u32::MAX)
-        .scalar("soft_cap", 0.0f32)
-        .scalar("magnitude", MAGNITUDE)
-        .scalar("eps", 1e-5f32)
-        .scalar("is_normed", is_normed)
-        // An element that the oracle rounds to the other neighbour moves all scores.
-        .bound(Bound::relative(1e-2).absolute(3e-2))
-        .expect(move |inputs, out| {
-            let new = NewHeads {
-                heads: heads as usize,
-                kv_heads: kv_heads as usize,
-                head_dim: head_dim as usize,
-                is_normed: is_normed != 0,
-            };
-            let (mut k, mut v) = (inputs["k_cache"].to_vec(), inputs["v_cache"].to_vec());
-            let positions = inputs.ints("positions");
-            let table = inputs.ints("block_table");
-            let place = |row: usize, kv_head: usize| {
-                let position = positions[row] as usize;
-                let block = table[row * pages as usize + position / 64] as usize;
-                (block * kv_heads as usize + kv_head) * 64 + position % 64
-            };
-            let q = new.written(inputs, place, [&mut k, &mut v]);
-            let [q, k, v] = [q, k, v].map(|x| out.rounded("k_cache", &x));
-            let decode = Decode {
-                heads: heads as usize,
-                kv_heads: kv_heads as usize,
-                head_dim: head_dim as usize,
-                block_size: 64,
-                scale,
-                extras: EXTRAS[0],
-            };
-            let [partial, stats] = decode.outputs(inputs, [&q, &k, &v]);
-            out.set("partial", partial);
-            out.set("stats", stats);
-            out.set("k_cache", k);
-            out.set("v_cache", v);
-        });
+    for (rows, kv_heads, longest, is_normed) in
+        [(0, 1, 5, true), (1, 1, 128, true), (3, 2, 300, false)]
+    {
+        let decode = Decode {
+            heads: (kv_heads * group) as usize,
+            kv_heads: kv_heads as usize,
+            head_dim: head_dim as usize,
+            block_size: 64,
+            scale: 1.0 / (head_dim as f32).sqrt(),
+            extras: EXTRAS[0],
+            least: least_positions(head_dim as u32) as usize,
+        };
+        let case = rows_case(t, decode, rows, longest, true);
+        heads_case(case, decode, rows, is_normed)
+            // An element that the oracle rounds to the other neighbour moves all scores.
+            .bound(Bound::relative(1e-2).absolute(3e-2))
+            .expect(move |inputs, out| {
+                let [q, k, v] = decode.set_heads(inputs, is_normed, out);
+                let [partial, stats] = decode.outputs(inputs, [&q, &k, &v]);
+                out.set("partial", partial);
+                out.set("stats", stats);
+            });
     }
 }
 
@@ -688,12 +641,17 @@ const CONTEXTS: [(u64, u64); 2] = [(1, 1024), (1, 8192)];
 #[bench_kernel(attention_decode_grouped)]
 fn attention_of_a_token(b: &mut Benches) {
     let (head_dim, group) = (b.constant("HEAD_DIM") as u64, b.constant("GROUP") as u64);
-    decode_bench(b, head_dim, group);
+    decode_bench(b, head_dim, group, |bench, _, _| bench);
 }
 
 /// Benches of a kernel with the contract of [`crate::attention::attention_decode`], for `group`
-/// query heads a key and value head.
-pub(crate) fn decode_bench(b: &mut Benches, head_dim: u64, group: u64) {
+/// query heads a key and value head; `more` adds what a kernel has beyond, of rows and heads.
+pub(crate) fn decode_bench(
+    b: &mut Benches,
+    head_dim: u64,
+    group: u64,
+    more: impl Fn(Bench<'_>, u64, u64) -> Bench<'_>,
+) {
     let kv_heads = 1024 / head_dim;
     let bytes = u64::from(b.scalar("T").bytes());
     for (rows, context) in CONTEXTS {
@@ -701,28 +659,29 @@ pub(crate) fn decode_bench(b: &mut Benches, head_dim: u64, group: u64) {
         let pages = context / block_size;
         let splits = u64::from(most_splits(context as u32, head_dim as u32));
         let cache = [rows * pages, kv_heads, block_size, head_dim];
-        b.bench(format!(
+        let bench = b.bench(format!(
             "{rows} rows, {heads}/{kv_heads} heads, context {context}"
-        ))
-        .input("q", [rows, heads, head_dim], normal(0.0, 1.0))
-        .input("k_cache", cache, normal(0.0, 1.0))
-        .input("v_cache", cache, normal(0.0, 1.0))
-        .input(
-            "positions",
-            [rows],
-            ints(0, 1).map(move |_, _| context as i64 - 1),
-        )
-        .input("sequences", [rows], ints(0, 1).map(|row, _| row as i64))
-        .input(
-            "block_table",
-            [rows, pages],
-            ints(0, 1).map(|i, _| i as i64),
-        )
-        .output("partial", [rows, heads, splits, head_dim])
-        .output("stats", [rows, heads, splits, 2])
-        .scalar("scale", 0.1f32)
-        .scalar("window", u32::MAX)
-        .scalar("soft_cap", 0.0f32)
-        .bytes(2 * rows * context * kv_heads * head_dim * bytes);
+        ));
+        more(bench, rows, heads)
+            .input("q", [rows, heads, head_dim], normal(0.0, 1.0))
+            .input("k_cache", cache, normal(0.0, 1.0))
+            .input("v_cache", cache, normal(0.0, 1.0))
+            .input(
+                "positions",
+                [rows],
+                ints(0, 1).map(move |_, _| context as i64 - 1),
+            )
+            .input("sequences", [rows], ints(0, 1).map(|row, _| row as i64))
+            .input(
+                "block_table",
+                [rows, pages],
+                ints(0, 1).map(|i, _| i as i64),
+            )
+            .output("partial", [rows, heads, splits, head_dim])
+            .output("stats", [rows, heads, splits, 2])
+            .scalar("scale", 0.1f32)
+            .scalar("window", u32::MAX)
+            .scalar("soft_cap", 0.0f32)
+            .bytes(2 * rows * context * kv_heads * head_dim * bytes);
     }
 }

@@ -19,23 +19,26 @@ pub(crate) struct Turned {
     pub is_normed: bool,
 }
 
-/// Sine and cosine of every rotated pair of a row, times the magnitude.
+/// Where cosines, sums of squares and vectors begin in the scratch of [`turned_by`], in vectors
+/// of 8; sines come first.
+const COSINES: u32 = MOST_PAIRS / 8;
+const SQUARES: u32 = 2 * COSINES;
+const VECTORS: u32 = SQUARES + HELD / 8;
+/// Floats of the scratch of [`HELD`] threads.
+pub(crate) const SCRATCH: u32 = 8 * (VECTORS + HELD);
+
+/// Puts sine and cosine of every rotated pair of a row, times the magnitude, into the scratch.
 #[device_fn]
-pub(crate) fn rotation_of(
-    frequencies: &Tensor<f32, 1>,
-    turned: Turned,
-    sines: &mut Shared<f32>,
-    cosines: &mut Shared<f32>,
-) {
+pub(crate) fn rotation_of(frequencies: &Tensor<f32, 1>, turned: Turned, scratch: &mut Shared<f32>) {
     for j in strided(frequencies.dim(0)) {
         let angle = turned.position as f32 * frequencies[j];
-        sines[j] = angle.sin() * turned.magnitude;
-        cosines[j] = angle.cos() * turned.magnitude;
+        scratch[j] = angle.sin() * turned.magnitude;
+        scratch[8 * COSINES + j] = angle.cos() * turned.magnitude;
     }
 }
 
-/// Eight elements of a head as attention takes them, of a workgroup of up to [`HELD`] threads,
-/// each of which brings a vector `x` of some head, neighbours those of one head: over their head
+/// Eight elements of a head as attention takes them, of a workgroup of [`HELD`] threads, each of
+/// which brings a vector `x` of some head, neighbours those of one head: over their head
 /// normalised by the root mean square, and rotated in half-split form. Values stay as they are.
 #[device_fn]
 pub(crate) fn turned_head<T: Float, const HEAD_DIM: u32>(
@@ -47,62 +50,59 @@ pub(crate) fn turned_head<T: Float, const HEAD_DIM: u32>(
     frequencies: &Tensor<f32, 1>,
     turned: Turned,
 ) -> Vector<T, 8> {
-    let mut sines = shared::<f32>(MOST_PAIRS);
-    let mut cosines = shared::<f32>(MOST_PAIRS);
-    rotation_of(frequencies, turned, &mut sines, &mut cosines);
+    let mut scratch = shared::<f32>(SCRATCH);
+    rotation_of(frequencies, turned, &mut scratch);
     let lane = local_index() % (HEAD_DIM / 8);
     let mut weights = q_norm.load8(lane).to_f32();
     if !is_query {
         weights = k_norm.load8(lane).to_f32();
     }
     let pairs = frequencies.dim(0);
-    turned_by::<T, HEAD_DIM>(x, weights, is_value, &sines, &cosines, pairs, turned)
+    turned_by::<T, HEAD_DIM>(x, weights, is_value, pairs, turned, &mut scratch)
 }
 
-/// [`turned_head`] by the head's norm weights and by what [`rotation_of`] finds.
+/// [`turned_head`] by the head's norm weights and what [`rotation_of`] put into the scratch, of
+/// `8 * VECTORS` floats and eight a thread.
 #[device_fn]
 pub(crate) fn turned_by<T: Float, const HEAD_DIM: u32>(
     x: F32x8,
     weights: F32x8,
     is_value: bool,
-    sines: &Shared<f32>,
-    cosines: &Shared<f32>,
     pairs: u32,
     turned: Turned,
+    scratch: &mut Shared<f32>,
 ) -> Vector<T, 8> {
     let thread = local_index();
     let lane = thread % (HEAD_DIM / 8);
     let mut x = x;
-    let mut squares = shared::<f32>(HELD);
-    squares[thread] = x.dot(x);
+    scratch[8 * SQUARES + thread] = x.dot(x);
     barrier();
     if turned.is_normed && !is_value {
         // The tree over the threads of a head.
-        let first = (thread - lane) / 8;
+        let first = SQUARES + (thread - lane) / 8;
         let sum = if HEAD_DIM == 64 {
-            squares.load8(first).sum()
+            scratch.load8(first).sum()
         } else if HEAD_DIM == 128 {
-            squares.load8(first).sum() + squares.load8(first + 1).sum()
+            scratch.load8(first).sum() + scratch.load8(first + 1).sum()
         } else {
-            let low = squares.load8(first).sum() + squares.load8(first + 1).sum();
-            let high = squares.load8(first + 2).sum() + squares.load8(first + 3).sum();
+            let low = scratch.load8(first).sum() + scratch.load8(first + 1).sum();
+            let high = scratch.load8(first + 2).sum() + scratch.load8(first + 3).sum();
             low + high
         };
         let scale = rsqrt(sum / HEAD_DIM as f32 + turned.eps);
         x = (x * scale * weights).to::<T>().to_f32();
     }
-    let mut held = shared::<f32>(8 * HELD);
-    held.store8(thread, x);
+    scratch.store8(VECTORS + thread, x);
     barrier();
     let half = pairs / 8;
     if !is_value && lane < 2 * half {
         let j = lane % half;
-        let (sine, cosine) = (sines.load8(j), cosines.load8(j));
+        let (sine, cosine) = (scratch.load8(j), scratch.load8(COSINES + j));
         if lane < half {
-            let partner = held.load8(thread + half);
+            let partner = scratch.load8(VECTORS + thread + half);
             x = x * cosine - partner * sine;
         } else {
-            let partner = held.load8(thread - half);
+            let partner = scratch.load8(VECTORS + thread - half);
             x = x * cosine + partner * sine;
         }
     }

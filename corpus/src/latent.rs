@@ -9,7 +9,7 @@
 use iron_ir::prelude::*;
 use iron_ir::testing::{Bound, Cases, ints, normal};
 
-use crate::attention::{MOST_POSITIONS, split_length};
+use crate::attention::{MOST_POSITIONS, least_positions, split_length};
 use crate::attention_cases::splits_of;
 
 /// Largest latent and largest rotated key, DeepSeek-V3's.
@@ -124,7 +124,8 @@ fn latent_decode_matches_f64(t: &mut Cases) {
     for (rows, heads, latent_dim, rotary_dim, longest) in SHAPES {
         let (block_size, pages) = (32, longest / 32 + 1);
         let blocks = rows.max(1) * pages;
-        let splits_of = move |length| splits_of(length, usize::MAX, latent_dim as usize);
+        let least = least_positions(latent_dim as u32) as usize;
+        let splits_of = move |length| splits_of(length, usize::MAX, least);
         let splits = splits_of(longest as usize + 1).len() as u64;
         let scale = 1.0 / ((latent_dim + rotary_dim) as f32).sqrt();
         let position = move |row: usize, _: i64| longest as i64 / (row as i64 + 1);

@@ -439,6 +439,17 @@ fn matmul_nn_matches_f64(t: &mut Cases) {
     }
 }
 
+#[bench_kernel(linear)]
+fn linear_of_a_square(b: &mut Benches) {
+    let (n, bytes) = (4096, u64::from(b.scalar("T").bytes()));
+    b.bench(format!("{n}x{n}x{n}"))
+        .input("x", [n, n], normal(0.0, 1.0))
+        .input("w", [n, n], normal(0.0, 0.1))
+        .output("y", [n, n])
+        .bytes(3 * n * n * bytes)
+        .flops(2 * n * n * n);
+}
+
 #[bench_kernel(matvec)]
 fn matvec_of_8b(b: &mut Benches) {
     let bytes = u64::from(b.scalar("T").bytes());

@@ -7,10 +7,27 @@ use iron_ir::testing::{Benches, Bound, Cases, ints, normal, uniform, values};
 /// are read once.
 const KEPT: u32 = 2;
 
-/// `y[row, :] = x[row, :] * scale * w`, the first [`KEPT`] vectors of a thread from `kept`.
+/// The vector of a row that a thread keeps at `j`; the last of the row past its end, because loads
+/// behind conditions wait for each other.
 #[device_fn]
-fn store_scaled<T: Float>(
-    kept: &Private<f32>,
+fn kept_at(j: u32, vectors: u32) -> u32 {
+    (j * 256 + local_index()).min(vectors - 1)
+}
+
+/// Loads a thread's [`KEPT`] vectors of the weights.
+#[device_fn]
+fn load_weights<T: Float>(w: &Tensor<T, 1>, weights: &mut Private<T>) {
+    for j in unroll(0..KEPT) {
+        weights.store8(j, w.load8(kept_at(j, w.dim(0) / 8)));
+    }
+}
+
+/// `y[row, :] = x[row, :] * scale * w`, the first [`KEPT`] vectors of a thread by `kept` and
+/// `weights`.
+#[device_fn]
+fn store_scaled<T: Float, K: Fn(u32) -> F32x8>(
+    kept: K,
+    weights: &Private<T>,
     x: &Tensor<T, 2>,
     w: &Tensor<T, 1>,
     y: &mut Tensor<T, 2>,
@@ -18,10 +35,10 @@ fn store_scaled<T: Float>(
     scale: f32,
 ) {
     let vectors = w.dim(0) / 8;
-    for j in 0..KEPT {
+    for j in unroll(0..KEPT) {
         let i = j * 256 + local_index();
         if i < vectors {
-            let v = kept.load8(j) * scale * w.load8(i).to_f32();
+            let v = kept(j) * scale * weights.load8(j).to_f32();
             y.store8([row, i], v.to::<T>());
         }
     }
@@ -48,14 +65,21 @@ pub fn rms_norm<T: Float>(
 ) {
     let row = group_id(0);
     let vectors = cols / 8;
+    if vectors == 0 {
+        return;
+    }
+    let mut weights = private::<T>(8 * KEPT);
     let mut kept = private::<f32>(8 * KEPT);
+    load_weights(w, &mut weights);
+    launch_barrier();
+    for j in unroll(0..KEPT) {
+        kept.store8(j, x.load8([row, kept_at(j, vectors)]).to_f32());
+    }
     let mut sum = 0.0f32;
-    for j in 0..KEPT {
-        let i = j * 256 + local_index();
-        if i < vectors {
-            let v = x.load8([row, i]).to_f32();
+    for j in unroll(0..KEPT) {
+        if j * 256 + local_index() < vectors {
+            let v = kept.load8(j);
             sum += v.dot(v);
-            kept.store8(j, v);
         }
     }
     for i in (KEPT * 256 + local_index()..vectors).step_by(256) {
@@ -63,7 +87,7 @@ pub fn rms_norm<T: Float>(
         sum += v.dot(v);
     }
     let scale = rsqrt(workgroup_sum(sum) / cols as f32 + eps);
-    store_scaled(&kept, x, w, y, row, scale);
+    store_scaled(|j| kept.load8(j), &weights, x, w, y, row, scale);
 }
 
 /// Residual sum and its root-mean-square norm:
@@ -83,7 +107,7 @@ pub fn add_rms_norm<T: Float>(
     y: &mut Tensor<T, (rows, cols)>,
     eps: f32,
 ) {
-    add_and_norm(h, w, y, eps, |i| x.load8([group_id(0), i]).to_f32());
+    add_and_norm(h, w, y, eps, |i| x.load8([group_id(0), i]));
 }
 
 /// Residual sum of the parts of a product, and its root-mean-square norm: with `x` the sum of
@@ -107,13 +131,13 @@ pub fn join_rms_norm<T: Float>(
         for part in 1..splits {
             sum += parts.load8([part, group_id(0), i]);
         }
-        sum.to::<T>().to_f32()
+        sum.to::<T>()
     });
 }
 
 /// `h += x`, rounded, and the norm of that, of the workgroup's row; `x` gives eights.
 #[device_fn]
-fn add_and_norm<T: Float, X: Fn(u32) -> F32x8>(
+fn add_and_norm<T: Float, X: Fn(u32) -> Vector<T, 8>>(
     h: &mut Tensor<T, 2>,
     w: &Tensor<T, 1>,
     y: &mut Tensor<T, 2>,
@@ -122,26 +146,43 @@ fn add_and_norm<T: Float, X: Fn(u32) -> F32x8>(
 ) {
     let row = group_id(0);
     let vectors = w.dim(0) / 8;
-    let mut kept = private::<f32>(8 * KEPT);
+    if vectors == 0 {
+        return;
+    }
+    let mut weights = private::<T>(8 * KEPT);
+    let mut kept = private::<T>(8 * KEPT);
+    let mut added = private::<T>(8 * KEPT);
+    load_weights(w, &mut weights);
+    launch_barrier();
+    for j in unroll(0..KEPT) {
+        let i = j * 256 + local_index();
+        // Each thread its own alone: others' are being written.
+        if i < vectors {
+            kept.store8(j, h.load8([row, i]));
+        }
+        if j * 256 < vectors {
+            added.store8(j, x(i.min(vectors - 1)));
+        }
+    }
     let mut sum = 0.0f32;
-    for j in 0..KEPT {
+    for j in unroll(0..KEPT) {
         let i = j * 256 + local_index();
         if i < vectors {
-            let total = (h.load8([row, i]).to_f32() + x(i)).to::<T>();
+            let total = (kept.load8(j).to_f32() + added.load8(j).to_f32()).to::<T>();
             h.store8([row, i], total);
+            kept.store8(j, total);
             let v = total.to_f32();
             sum += v.dot(v);
-            kept.store8(j, v);
         }
     }
     for i in (KEPT * 256 + local_index()..vectors).step_by(256) {
-        let total = (h.load8([row, i]).to_f32() + x(i)).to::<T>();
+        let total = (h.load8([row, i]).to_f32() + x(i).to_f32()).to::<T>();
         h.store8([row, i], total);
         let v = total.to_f32();
         sum += v.dot(v);
     }
     let scale = rsqrt(workgroup_sum(sum) / w.dim(0) as f32 + eps);
-    store_scaled(&kept, h, w, y, row, scale);
+    store_scaled(|j| kept.load8(j).to_f32(), &weights, h, w, y, row, scale);
 }
 
 /// Layer norm of each row:

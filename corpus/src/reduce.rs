@@ -189,69 +189,80 @@ pub fn softmax<T: Float>(x: &Tensor<T, (rows, cols)>, y: &mut Tensor<T, (rows, c
     }
 }
 
-/// Threads of [`softmax_eights`], and eights that each keeps: rows up to 8,192 columns are read
-/// once.
+/// Threads of [`softmax_eights`], eights that each keeps (rows up to 8,192 columns are read once),
+/// and workgroups: two for each multiprocessor of an H200.
 const EIGHTS_THREADS: u32 = 512;
 const KEPT_EIGHTS: u32 = 2;
+const EIGHTS_GROUPS: u32 = 264;
+
+/// A thread's eights of a row, the last of the row in place of those past its end.
+#[device_fn]
+fn load_eights<T: Float>(x: &Tensor<T, 2>, raw: &mut Private<T>, row: u32) {
+    for j in unroll(0..KEPT_EIGHTS) {
+        let i = j * EIGHTS_THREADS + local_index();
+        raw.store8(j, x.load8([row, i.min(x.dim(1) / 8 - 1)]));
+    }
+}
 
 /// As [`softmax`], for rows of whole eights, which are read and written eight elements at a time.
-/// Exponentials are to base 2 of the elements times `log2(e)`.
+/// Exponentials are the target's fast ones to base 2, of the elements times `log2(e)`. A
+/// workgroup takes row after row, the next one on its way while one is computed.
 #[kernel(
-    grid = [rows],
+    approximate,
+    grid = [min(rows, EIGHTS_GROUPS)],
     workgroup = EIGHTS_THREADS,
     requires(cols % 8 == 0),
     instances(T = [f32, f16, bf16])
 )]
 pub fn softmax_eights<T: Float>(x: &Tensor<T, (rows, cols)>, y: &mut Tensor<T, (rows, cols)>) {
-    let row = group_id(0);
     let eights = cols / 8;
     if eights == 0 {
         return;
     }
-    let kept_eights = eights.min(EIGHTS_THREADS * KEPT_EIGHTS);
+    let threads = EIGHTS_THREADS as usize;
+    let kept_eights = eights.min(1024);
+    let mut raw = private::<T>(8 * KEPT_EIGHTS);
     let mut kept = private::<f32>(8 * KEPT_EIGHTS);
-    // A NaN is no largest, but its exponential and with it the sum are NaN.
-    let mut largest = splat8(f32::NEG_INFINITY);
-    for j in unroll(0..KEPT_EIGHTS) {
-        let i = j * EIGHTS_THREADS + local_index();
-        // Past the end the last eight again, which does not change the largest.
-        let value = x.load8([row, i.min(eights - 1)]).to_f32();
-        kept.store8(j, value);
-        largest = largest.max(value);
-    }
-    for i in (kept_eights + local_index()..eights).step_by(EIGHTS_THREADS as usize) {
-        largest = largest.max(x.load8([row, i]).to_f32());
-    }
-    let most = workgroup_max(largest.max_lane());
-    let shift = select(most == f32::NEG_INFINITY, 0.0, -(most * LOG2_E));
-    let (scale, shift) = (splat8(LOG2_E), splat8(shift));
-    let mut sum = 0.0f32;
-    for j in unroll(0..KEPT_EIGHTS) {
-        if j * EIGHTS_THREADS + local_index() < kept_eights {
+    load_eights(x, &mut raw, group_id(0));
+    for row in (group_id(0)..rows).step_by(group_count(0) as usize) {
+        // A NaN is no largest, but its exponential and with it the sum are NaN.
+        let mut largest = splat8(f32::NEG_INFINITY);
+        for j in unroll(0..KEPT_EIGHTS) {
+            let value = raw.load8(j).to_f32();
+            kept.store8(j, value);
+            largest = largest.max(value);
+        }
+        if row + group_count(0) < rows {
+            load_eights(x, &mut raw, row + group_count(0));
+        }
+        for i in (kept_eights + local_index()..eights).step_by(threads) {
+            largest = largest.max(x.load8([row, i]).to_f32());
+        }
+        let most = workgroup_max(largest.max_lane());
+        let shift = select(most == f32::NEG_INFINITY, 0.0, -(most * LOG2_E));
+        let (scale, shift) = (splat8(LOG2_E), splat8(shift));
+        let mut sums = splat8(0.0f32);
+        for j in unroll(0..KEPT_EIGHTS) {
             let value = kept.load8(j).mul_add(scale, shift).exp2();
             kept.store8(j, value);
-            sum += value.sum();
+            let counts = j * EIGHTS_THREADS + local_index() < kept_eights;
+            sums = select(counts, sums + value, sums);
         }
-    }
-    for i in (kept_eights + local_index()..eights).step_by(EIGHTS_THREADS as usize) {
-        sum += x
-            .load8([row, i])
-            .to_f32()
-            .mul_add(scale, shift)
-            .exp2()
-            .sum();
-    }
-    let sum = workgroup_sum(sum);
-    let factor = splat8(select(sum == 0.0, 0.0, 1.0 / sum));
-    for j in unroll(0..KEPT_EIGHTS) {
-        let i = j * EIGHTS_THREADS + local_index();
-        if i < kept_eights {
-            y.store8([row, i], (kept.load8(j) * factor).to::<T>());
+        for i in (kept_eights + local_index()..eights).step_by(threads) {
+            sums += x.load8([row, i]).to_f32().mul_add(scale, shift).exp2();
         }
-    }
-    for i in (kept_eights + local_index()..eights).step_by(EIGHTS_THREADS as usize) {
-        let value = x.load8([row, i]).to_f32().mul_add(scale, shift).exp2();
-        y.store8([row, i], (value * factor).to::<T>());
+        let sum = workgroup_sum(sums.sum());
+        let factor = splat8(select(sum == 0.0, 0.0, 1.0 / sum));
+        for j in unroll(0..KEPT_EIGHTS) {
+            let i = j * EIGHTS_THREADS + local_index();
+            if i < kept_eights {
+                y.store8([row, i], (kept.load8(j) * factor).to::<T>());
+            }
+        }
+        for i in (kept_eights + local_index()..eights).step_by(threads) {
+            let value = x.load8([row, i]).to_f32().mul_add(scale, shift).exp2();
+            y.store8([row, i], (value * factor).to::<T>());
+        }
     }
 }
 
@@ -497,13 +508,15 @@ fn softmax_matches_f64(t: &mut Cases) {
 
 #[test_kernel(softmax_eights)]
 fn softmax_eights_matches_f64(t: &mut Cases) {
-    softmax_cases(t, &[(0, 8), (1, 8), (3, 256), (2, 2056), (2, 8200)]);
+    // More rows than workgroups, and rows past what threads keep.
+    softmax_cases(t, &[(0, 8), (1, 8), (3, 256), (300, 16), (2, 8200)]);
 }
 
 fn softmax_cases(t: &mut Cases, shapes: &[(u64, u64)]) {
     for &(rows, cols) in shapes {
-        t.case(format!("{rows}x{cols}"))
-            .input("x", [rows, cols], normal(0.0, 4.0))
+        let case = t.case(format!("{rows}x{cols}"));
+        let case = if rows > 264 { case.production() } else { case };
+        case.input("x", [rows, cols], normal(0.0, 4.0))
             .output("y", [rows, cols])
             .bound(Bound::relative(1e-5).absolute(1e-9))
             .expect(move |inputs, out| {

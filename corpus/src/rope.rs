@@ -66,6 +66,34 @@ pub fn rope_half<T: Float>(
     }
 }
 
+/// [`rope_half`] by given tables: rotates by the angle of cosine `cosines[r, j]` and sine
+/// `sines[r, j]`, which hold a model's magnitude too. A thread rotates eight pairs.
+#[kernel(
+    grid = [ceil_div(heads * pairs, 1024), rows],
+    workgroup = 128,
+    requires(2 * pairs <= head_dim, pairs % 8 == 0, pairs > 0, head_dim % 8 == 0),
+    instances(T = [f32, f16, bf16])
+)]
+pub fn rope_half_by_tables<T: Float>(
+    x: &mut Tensor<T, (rows, heads, head_dim)>,
+    cosines: &Tensor<T, (rows, pairs)>,
+    sines: &Tensor<T, (rows, pairs)>,
+) {
+    let (row, half) = (group_id(1), pairs / 8);
+    let (head, j) = (global_id(0) / half, global_id(0) % half);
+    if head >= heads {
+        return;
+    }
+    let a = x.load8([row, head, j]).to_f32();
+    let b = x.load8([row, head, half + j]).to_f32();
+    let (cosine, sine) = (
+        cosines.load8([row, j]).to_f32(),
+        sines.load8([row, j]).to_f32(),
+    );
+    x.store8([row, head, j], (a * cosine - b * sine).to::<T>());
+    x.store8([row, head, half + j], (b * cosine + a * sine).to::<T>());
+}
+
 /// Interleaved form (the original paper, GGUF Llama files): rotates elements `(2j, 2j + 1)`.
 #[kernel(
     grid = [rows],
@@ -157,6 +185,37 @@ fn rope_half_matches_f64(t: &mut Cases) {
                 let pair = |j| (j, j + half);
                 let (x, f) = (&inputs["x"], &inputs["frequencies"]);
                 out.set("x", rotate(x, positions, f, heads, head_dim, pair));
+            });
+    }
+}
+
+#[test_kernel(rope_half_by_tables)]
+fn rope_half_by_tables_matches_f64(t: &mut Cases) {
+    for (rows, heads, head_dim, pairs) in [
+        (0, 2, 16, 8),
+        (1, 1, 64, 32),
+        (5, 3, 80, 40),
+        (3, 40, 128, 32),
+    ] {
+        let table = || normal(0.0, 1.0);
+        t.case(format!("{rows}x{heads}x{head_dim}/{pairs}"))
+            .inout("x", [rows, heads, head_dim], normal(0.0, 1.0))
+            .input("cosines", [rows, pairs], table())
+            .input("sines", [rows, pairs], table())
+            .bound(Bound::relative(1e-5).absolute(2e-6))
+            .expect(move |inputs, out| {
+                let mut y = inputs["x"].to_vec();
+                for (at, head) in y.chunks_mut(head_dim as usize).enumerate() {
+                    let row = at / heads as usize;
+                    for j in 0..pairs as usize {
+                        let [cosine, sine] =
+                            ["cosines", "sines"].map(|t| inputs[t][row * pairs as usize + j]);
+                        let (a, b) = (head[j], head[j + pairs as usize]);
+                        head[j] = a * cosine - b * sine;
+                        head[j + pairs as usize] = b * cosine + a * sine;
+                    }
+                }
+                out.set("x", y);
             });
     }
 }

@@ -60,11 +60,12 @@ pub fn top_keys<T: Float>(x: &Tensor<T, (rows, cols)>, keys: &mut Tensor<u32, (r
 /// The elements of the groups that hold the `k` first ones: `found[row, g, r]` is the key and
 /// `place[row, g, r]` the column of element `r`, in order, of the group whose largest element is
 /// the one of rank `g`, where `g + r < k`. Past a group's elements the key is 0. Other cells are
-/// not written.
+/// not written. The row is read while the launch before ends, which must not be what writes it.
 #[kernel(
     grid = [groups, rows],
     workgroup = 256,
     requires(groups == ceil_div(cols, GROUP), k <= MOST),
+    dependent,
     instances(T = [f32, f16, bf16])
 )]
 pub fn top_of_groups<T: Float>(
@@ -77,6 +78,7 @@ pub fn top_of_groups<T: Float>(
     // The group's elements are on their way while its rank is counted.
     let column = group * GROUP + local_index();
     let value = x[[row, column.min(cols - 1)]].to_f32();
+    launch_barrier();
     let own = order_of(keys[[row, group]], group);
     let mut before = 0u32;
     for start in (local_index()..groups).step_by(4 * GROUP as usize) {
@@ -122,7 +124,7 @@ pub fn top_of_groups<T: Float>(
 
 /// Values and columns of the `k` first elements of each row, from what [`top_of_groups`] found
 /// of `groups` groups a row. A zero loses its sign. A row with fewer elements ends with minus infinity at `u32::MAX`.
-#[kernel(grid = [rows], workgroup = 1024, requires(k <= MOST))]
+#[kernel(grid = [rows], workgroup = 1024, requires(k <= MOST), dependent)]
 pub fn top_merge(
     found: &Tensor<u32, { (rows, k, k) }>,
     place: &Tensor<u32, { (rows, k, k) }>,

@@ -5,73 +5,23 @@ in one folder:
 
     __iron_runner explain attention_decode_matrix --instance bf16-HEAD_DIM=128 \\
         --target cuda --profile sm_90a > texts/m128.cu
-    … bf16-HEAD_DIM=256 …, attention_combine bf16 …
+    … bf16-HEAD_DIM=256 …, attention_join bf16 …
     python3 tests/peers/decode.py texts            # or some rows of attention: texts 1,1024 16,8192
 
 Outputs are poisoned and checked against f64 first. Times are device times: calls captured in one
 CUDA graph over at least 300 MB of inputs, ours and the peers' replays taking turns, medians of 9.
 """
 
-import ctypes
-import glob
-import re
-import struct
-import subprocess
 import sys
 
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from device import check, cu, graph, measure
+from device import graph, measure
+from texts import compiled
 
 ROTATE = 300_000_000
-
-
-class Text:
-    """A generated text, compiled; its parameters are named as in the text."""
-
-    def __init__(self, path):
-        source, binary = open(path).read(), path + ".cubin"
-        arch = "-gencode=arch=compute_90a,code=sm_90a"
-        subprocess.run(["nvcc", "--fmad=false", "-std=c++17", arch, "-cubin", path, "-o", binary], check=True)
-        found = re.search(r'extern "C"[^(]*\([^)]*\) (\w+)\(([^)]*)\)', source)
-        self.name = found.group(1)
-        self.parameters = re.findall(r"(\w+)\s*$", found.group(2).replace(",", "\n"), re.M)
-        self.kinds = [p.strip() for p in found.group(2).split(",")]
-        self.threads = int(re.search(r"// workgroup +(\d+)", source).group(1))
-        module = check(cu.cuModuleLoad(binary.encode()))
-        self.function = check(cu.cuModuleGetFunction(module, self.name.encode()))
-        self.errors = torch.zeros(4, device="cuda", dtype=torch.int32)
-
-    def launcher(self, grid, tensors, **numbers):
-        block, offsets = b"", []
-        for kind, name in zip(self.kinds, self.parameters):
-            stride = re.fullmatch(r"(\w+)_stride(\d+)", name)
-            if name == "error_word":
-                code, value = "Q", self.errors.data_ptr()
-            elif name in tensors:
-                code, value = "Q", tensors[name].data_ptr()
-            elif stride:
-                code, value = "Q", tensors[stride.group(1)].stride(int(stride.group(2)))
-            else:
-                code, value = ("f" if kind.startswith("float") else "I"), numbers[name]
-            size = struct.calcsize("<" + code)
-            block = block.ljust(-(-len(block) // size) * size, b"\0")
-            offsets.append(len(block))
-            block += struct.pack("<" + code, value)
-        memory = (ctypes.c_char * (len(block) + 8)).from_buffer_copy(block + bytes(8))
-        base = ctypes.addressof(memory)
-        pointers = (ctypes.c_void_p * len(offsets))(*[base + o for o in offsets])
-        grid = [*grid, 1, 1][:3]
-
-        def go():
-            stream = torch.cuda.current_stream().cuda_stream
-            check(cu.cuLaunchKernel(self.function, *grid, self.threads, 1, 1, 0, stream,
-                                    ctypes.addressof(pointers), 0))
-
-        go.keep = (memory, pointers, tensors)
-        return go
 
 
 def report(title, times, moved=None):
@@ -98,18 +48,17 @@ def numbers(values):
     return torch.as_tensor(values, device="cuda", dtype=torch.int32)
 
 
-def most_splits(seen, size):
-    least = 64 if size > 128 else 128
+def most_splits(seen, least):
     return max(min(-(-seen // least), 4096 // least), -(-seen // 512))
 
 
-def attention(texts, rows, heads, kv_heads, size, context, block=64):
+def attention(texts, rows, heads, kv_heads, size, context, least, block=64):
     decode = texts.get(f"attention_decode_matrix_bf16_HEAD_DIM_{size}")
     if not decode:
         return
-    combine, scale = texts["attention_combine_bf16"], size**-0.5
+    combine, scale = texts["attention_join_bf16"], size**-0.5
     moved = 4 * rows * kv_heads * context * size
-    count, pages, splits = max(2, -(-ROTATE // moved)), context // block, most_splits(context, size)
+    count, pages, splits = max(2, -(-ROTATE // moved)), context // block, most_splits(context, least)
     sets, peers = [], []
     for _ in range(count):
         q, k, v = normal(rows, heads, size), normal(rows, kv_heads, context, size), normal(rows, kv_heads, context, size)
@@ -129,9 +78,9 @@ def attention(texts, rows, heads, kv_heads, size, context, block=64):
         sets.append(tensors)
         peers.append((q[:, :, None], k, v))
     common = dict(rows=rows, heads=heads, blocks=rows * pages, kv_heads=kv_heads, block_size=block, all_sequences=rows,
-                  max_blocks=pages, splits=splits, scale=scale, window=0xFFFFFFFF, soft_cap=0.0, head_dim=size)
+                  max_blocks=pages, splits=splits, scale=scale, window=0xFFFFFFFF, soft_cap=0.0, head_dim=size, least=least)
     first = [decode.launcher((splits, kv_heads, rows), t, **common) for t in sets]
-    second = [combine.launcher((-(-size // 64), heads, rows), t, **common) for t in sets]
+    second = [combine.launcher((-(-heads * size // 2048), rows), t, early=True, **common) for t in sets]
     first[0](), second[0]()
     worst = 0.0
     for row in {0, rows - 1}:
@@ -151,7 +100,7 @@ def attention(texts, rows, heads, kv_heads, size, context, block=64):
                 F.scaled_dot_product_attention(*peers[i], scale=scale, enable_gqa=True)
 
         graphs[name] = graph([(lambda i=i, c=call: c(i)) for i in range(count)])
-    report(f"attention {heads}/{kv_heads} d{size} B={rows} {context}{wrong}", measure(graphs, count, replays=9, warm=False), moved)
+    report(f"attention {heads}/{kv_heads} d{size} B={rows} {context} splits of {least}{wrong}", measure(graphs, count, replays=9, warm=False), moved)
 
 
 def delta(texts, rows, key_heads=16, value_heads=48, size=128):
@@ -209,8 +158,7 @@ def top(texts, rows, cols=151936, k=50):
 def main():
     torch.manual_seed(1)
     torch.zeros(1, device="cuda")  # The driver, for the texts.
-    found = [Text(path) for path in sorted(glob.glob(sys.argv[1] + "/*.cu"))]
-    texts = {text.name: text for text in found}
+    texts = compiled(sys.argv[1])
     print(torch.__version__, torch.cuda.get_device_name())
     for rows in (1, 16):
         if "top_merge" in texts:
@@ -223,8 +171,9 @@ def main():
             if chosen and (rows, context) not in chosen:
                 continue
             for heads, kv_heads, size in ((32, 8, 128), (24, 4, 256)):
-                attention(texts, rows, heads, kv_heads, size, context)
-                torch.cuda.empty_cache()
+                for least in (128, 256) if size == 128 else (64, 128):
+                    attention(texts, rows, heads, kv_heads, size, context, least)
+                    torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use iron_corpus::attention::{least_positions, most_splits_of};
 use iron_corpus::decode::JOINED;
 use iron_corpus::grouped_attention::{group_of, group_with_heads};
+use iron_corpus::matrix_attention::{has_heads_matrix, has_matrix};
 use iron_ir::Scalar;
 use iron_runtime::{Backend, Device, Tensor};
 
@@ -50,6 +52,9 @@ pub struct AttentionBlock {
     group: Option<u32>,
     /// The same where that kernel makes the heads of new rows too.
     group_with_heads: Option<u32>,
+    /// Whether there is a kernel that attends by matrix units, and one that makes the heads of new
+    /// rows too.
+    has_matrix: [bool; 2],
 }
 
 /// The tensors of [`AttentionBlock::record_stacked`].
@@ -122,9 +127,15 @@ impl AttentionBlock {
             Backend::Cuda => group_with_heads(dtype, head_dim, block_size, shared_by),
             _ => None,
         };
+        let has_matrix = match device.backend() {
+            Backend::Cuda => [has_matrix, has_heads_matrix]
+                .map(|has| has(dtype, head_dim, block_size, shared_by)),
+            _ => [false; 2],
+        };
         Ok(Self {
             group,
             group_with_heads,
+            has_matrix,
             query,
             key,
             value,
@@ -243,6 +254,23 @@ impl AttentionBlock {
     ) -> Activation {
         let rows = projected.shape()[0];
         let (heads, head_dim) = (self.config.head_count as u64, self.config.head_dim as u64);
+        if self.attends_by_matrix(planner) && self.has_matrix[1] && step.key.is_apart {
+            let attended = planner.activation(&[rows, heads, head_dim]);
+            let mut operands = self.new_heads(step, projected, stacked).to_vec();
+            operands.extend([
+                (&self.sinks).into(),
+                (&self.keys).into(),
+                (&self.values).into(),
+            ]);
+            let kernel = "attention_of_heads_matrix";
+            let further = [
+                self.magnitude().into(),
+                step.norm_eps.into(),
+                u32::from(self.query_norm.is_some()).into(),
+            ];
+            self.attend_by_matrix(planner, step, kernel, operands, &further, &attended);
+            return attended.rows_of(self.config.query_size() as u64);
+        }
         if let Some([partial, stats]) = self.record_splits(planner, step, projected, stacked) {
             let attended = planner.activation(&[rows, heads, head_dim]);
             self.combine(planner, step, [&partial, &stats], &attended);
@@ -463,6 +491,19 @@ impl AttentionBlock {
         attended: &Activation,
     ) {
         let [rows, head_dim] = [0, 2].map(|axis| query.shape()[axis]);
+        if self.attends_by_matrix(planner) {
+            let operands = vec![
+                query.into(),
+                (&self.keys).into(),
+                (&self.values).into(),
+                (&step.positions).into(),
+                (&step.sequences).into(),
+                table.into(),
+                (&self.sinks).into(),
+            ];
+            let kernel = "attention_decode_matrix";
+            return self.attend_by_matrix(planner, step, kernel, operands, &[], attended);
+        }
         let [partial, stats] = self.split_outputs(planner, step, rows);
         let operands = [
             query.into(),
@@ -493,6 +534,79 @@ impl AttentionBlock {
         self.combine(planner, step, [&partial, &stats], attended);
     }
 
+    /// Whether rows that attend for themselves take the kernels by matrix units. One route takes
+    /// one kind for all of its rows, whose order of sums is its own.
+    fn attends_by_matrix(&self, planner: &Planner) -> bool {
+        let is_faster = self.config.head_dim > 128 || planner.route.shares_weights(planner.dtype);
+        self.has_matrix[0] && is_faster
+    }
+
+    /// Positions of a split where a row sees up to 4,096. Many rows fill a device with fewer,
+    /// longer splits.
+    fn least(&self, planner: &Planner) -> u32 {
+        let least = least_positions(self.config.head_dim as u32);
+        match self.attends_by_matrix(planner) && planner.route.shares_weights(planner.dtype) {
+            true => 2 * least,
+            false => least,
+        }
+    }
+
+    /// Records a kernel of `matrix_attention`, which takes `operands`, what all of them take, and
+    /// `further` ones, and joins its splits if there are several.
+    fn attend_by_matrix(
+        &self,
+        planner: &mut Planner,
+        step: &StepContext<'_>,
+        kernel: &str,
+        mut operands: Vec<Operand>,
+        further: &[Operand],
+        attended: &Activation,
+    ) {
+        let [partial, stats] = self.split_outputs(planner, step, attended.shape()[0]);
+        let least = self.least(planner);
+        operands.extend([
+            (&partial).into(),
+            (&stats).into(),
+            attended.into(),
+            self.config.scale.into(),
+            self.window().into(),
+            self.config.soft_cap.unwrap_or(0.0).into(),
+            least.into(),
+        ]);
+        operands.extend_from_slice(further);
+        let suffix = format!("-HEAD_DIM={}", self.config.head_dim);
+        planner.launch(Family::MatrixAttention, kernel, &suffix, operands);
+        if partial.shape()[2] == 1 {
+            return;
+        }
+        let parts = [&partial, &stats];
+        match planner.route.shares_weights(planner.dtype) {
+            true => self.join(planner, step, parts, least, attended),
+            false => self.combine(planner, step, parts, attended),
+        }
+    }
+
+    /// Joins the splits of many rows, of `least` positions.
+    fn join(
+        &self,
+        planner: &mut Planner,
+        step: &StepContext<'_>,
+        [partial, stats]: [&Activation; 2],
+        least: u32,
+        attended: &Activation,
+    ) {
+        let operands = [
+            partial.into(),
+            stats.into(),
+            (&step.positions).into(),
+            (&self.sinks).into(),
+            attended.into(),
+            self.window().into(),
+            least.into(),
+        ];
+        planner.launch(Family::Attention, "attention_join", "", operands);
+    }
+
     /// What the splits of rows that attend for themselves give: outputs, and scores' extremes and
     /// sums.
     fn split_outputs(
@@ -502,7 +616,11 @@ impl AttentionBlock {
         rows: u64,
     ) -> [Activation; 2] {
         let (heads, head_dim) = (self.config.head_count as u64, self.config.head_dim as u64);
-        let splits = step.key.splits as u64;
+        // No more than a row of the step has: the rest would be workgroups without work.
+        let seen = u32::try_from(step.key.reach)
+            .unwrap_or(u32::MAX)
+            .min(self.window());
+        let splits = u64::from(most_splits_of(seen, self.least(planner)));
         [head_dim, 2].map(|size| planner.activation_of(Scalar::F32, &[rows, heads, splits, size]))
     }
 

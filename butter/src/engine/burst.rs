@@ -8,7 +8,7 @@ use iron_runtime::RecordedLaunch;
 
 use super::exchange::MOST_STEPS;
 use super::matrix::failed;
-use super::model::{DeviceModel, splits_of};
+use super::model::{DeviceModel, reach_of, splits_of};
 use super::step::StepKey;
 use crate::model::{Model, ModelError, RowOutput, RowResult, StepRow};
 
@@ -36,6 +36,7 @@ impl DeviceModel {
             advances: true,
             // Splits that a row does not reach yet write nothing and are not read.
             splits: splits_of(longest.unwrap_or(1) + steps - 1),
+            reach: reach_of(longest.unwrap_or(1) + steps - 1),
             ..self.key_of(rows, false)
         }
     }

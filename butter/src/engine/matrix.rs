@@ -279,6 +279,8 @@ pub enum Family {
     Layout,
     /// `matmul`.
     Matmul,
+    /// `matrix_attention`.
+    MatrixAttention,
     /// `moe`.
     Moe,
     /// `norm`.
@@ -312,6 +314,7 @@ impl Family {
             Family::Latent => "iron_corpus::latent",
             Family::Layout => "iron_corpus::layout",
             Family::Matmul => "iron_corpus::matmul",
+            Family::MatrixAttention => "iron_corpus::matrix_attention",
             Family::Moe => "iron_corpus::moe",
             Family::Norm => "iron_corpus::norm",
             Family::Quant => "iron_corpus::quant",

@@ -140,10 +140,13 @@ impl DeviceModel {
         let decoding = decoding.iter().filter(|&&rows| rows <= step_rows);
         // The larger arena first: a larger one would drop the steps recorded before.
         for (rows, is_prompt) in [prompt].into_iter().chain(decoding.map(|&n| (n, false))) {
+            // Of several splits, so that what joins them is compiled too.
+            let reach = 512;
             self.recorded(StepKey {
                 rows,
                 outputs: 1,
-                splits: 1,
+                splits: if is_prompt { 1 } else { splits_of(reach) },
+                reach,
                 is_prompt,
                 segments: usize::from(self.forgetting.recurrent),
                 is_apart: !is_prompt,
@@ -265,6 +268,7 @@ impl DeviceModel {
                 true => 1,
                 false => splits_of(longest.unwrap_or(1)),
             },
+            reach: reach_of(longest.unwrap_or(1)),
             is_prompt,
             segments: if self.forgetting.recurrent {
                 segments_of(rows).len()
@@ -533,6 +537,11 @@ fn segments_of(rows: &[StepRow]) -> Vec<(SequenceId, std::ops::Range<usize>)> {
 pub(super) fn splits_of(longest: usize) -> usize {
     let most = most_splits(longest.try_into().unwrap_or(u32::MAX), u32::MAX);
     most.next_power_of_two() as usize
+}
+
+/// [`StepKey::reach`] of rows of up to `longest` positions.
+pub(super) fn reach_of(longest: usize) -> usize {
+    longest.next_power_of_two().max(64)
 }
 
 /// Gathered rows in the steps that they run in, and whether each is a prompt's: a run of

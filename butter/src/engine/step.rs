@@ -30,8 +30,10 @@ pub struct StepKey {
     pub rows: usize,
     /// Rows whose logits are wanted.
     pub outputs: usize,
-    /// Splits of the attention over the longest context.
+    /// Splits of the attention over the longest context, of heads of any size.
     pub splits: usize,
+    /// Positions that no row sees more of: a power of two.
+    pub reach: usize,
     /// Whether the rows are consecutive positions of one sequence and the tiled attention runs;
     /// otherwise each row attends for itself.
     pub is_prompt: bool,
