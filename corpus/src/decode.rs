@@ -313,9 +313,9 @@ pub fn product_add<T: Float, const LANES: u32, const EARLY: u32>(
     launch_barrier();
     // On its way with the inputs: behind the sums it would be a latency of its own.
     let n = first + local_index();
-    let mut residual = 0.0f32;
+    let mut residual = T::from_f32(0.0);
     if local_index() < OUTPUTS {
-        residual = h[[row, n]].to_f32();
+        residual = h[[row, n]];
     }
     sum_products::<T, LANES, EARLY, OUTPUTS, false, _, _, _>(
         w,
@@ -327,7 +327,7 @@ pub fn product_add<T: Float, const LANES: u32, const EARLY: u32>(
     );
     if local_index() < OUTPUTS {
         let sum = T::from_f32(total(&parts, local_index()));
-        h[[row, n]] = T::from_f32(residual + sum.to_f32());
+        h[[row, n]] = T::from_f32(residual.to_f32() + sum.to_f32());
     }
 }
 
@@ -369,9 +369,9 @@ pub fn split_product_add<T: Float, const HEAD_DIM: u32, const LANES: u32, const 
     launch_barrier();
     // On its way with the inputs: behind the sums it would be a latency of its own.
     let n = first + local_index();
-    let mut residual = 0.0f32;
+    let mut residual = T::from_f32(0.0);
     if local_index() < OUTPUTS {
-        residual = h[[row, n]].to_f32();
+        residual = h[[row, n]];
     }
     let joined = |i: u32| {
         let (head, column) = (i / (HEAD_DIM / 8), i % (HEAD_DIM / 8));
@@ -409,7 +409,7 @@ pub fn split_product_add<T: Float, const HEAD_DIM: u32, const LANES: u32, const 
     );
     if local_index() < OUTPUTS {
         let sum = T::from_f32(total(&parts, local_index()));
-        h[[row, n]] = T::from_f32(residual + sum.to_f32());
+        h[[row, n]] = T::from_f32(residual.to_f32() + sum.to_f32());
     }
 }
 
