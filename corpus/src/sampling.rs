@@ -3,7 +3,7 @@
 //! The meaning is that of Butter's sampler, to the bit: f32 operations, each rounded once, up to a
 //! token's weight, and whole numbers from there on, whose sums have no order. The likeliest token
 //! weighs 2^31; one whose logarithm to base 2 lies `x` below it weighs `floor(2^31 * 2^-x)` by the
-//! polynomial of [`weight_of`], one that lies 32 or more below it nothing.
+//! polynomial of `weight_of`, one that lies 32 or more below it nothing.
 //!
 //! A filter keeps the beginning of an order: of the logits, the larger first (`top_k`, `top_p`),
 //! or of the distances from the mean logarithm, the smaller first (`typical_p`); the lower index

@@ -8,7 +8,8 @@ use clap::Args;
 
 use super::limits::{POSITIONS, REPETITIONS, ROWS, SEQUENCES, count, model_path};
 use super::{
-    ActivationType, Backend, CacheDtype, CommandError, open_device, report_file::ReportFile, route_of,
+    ActivationType, Backend, CacheDtype, CommandError, open_device, report_file::ReportFile,
+    route_of,
 };
 use crate::bench::{BenchPlan, BenchReport};
 use crate::checkpoint::Checkpoint;

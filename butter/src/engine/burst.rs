@@ -8,7 +8,8 @@ use iron_runtime::RecordedLaunch;
 
 use super::exchange::MOST_STEPS;
 use super::matrix::failed;
-use super::model::{DeviceModel, reach_of, splits_of};
+use super::model::DeviceModel;
+use super::rows::{reach_of, splits_of};
 use super::step::StepKey;
 use crate::model::{Model, ModelError, RowOutput, RowResult, StepRow};
 

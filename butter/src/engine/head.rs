@@ -15,8 +15,9 @@ use iron_runtime::{Device, Tensor};
 
 use super::exchange::{Inputs, Results};
 use super::matrix::{Family, Matrix, failed, upload_vector};
-use super::model::{DeviceModel, gathered, groups_of, reach_of};
+use super::model::DeviceModel;
 use super::plan::{Activation, Planner};
+use super::rows::{gathered, groups_of, reach_of};
 use super::state::CacheShape;
 use super::step::{Graph, Layer, StepContext, StepKey};
 use crate::config::{ModelConfig, MultiTokenHead};

@@ -20,6 +20,7 @@ mod pages;
 mod plan;
 mod recurrent;
 mod route;
+mod rows;
 mod state;
 mod step;
 mod tuned;
