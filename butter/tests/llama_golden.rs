@@ -4,8 +4,9 @@
 mod support;
 
 use butter::checkpoint::Checkpoint;
+use butter::cli::{ActivationType, Activations, Backend, open_model};
 use butter::config::ModelConfig;
-use butter::generate::{FinishReason, Generator, Request};
+use butter::generate::{FinishReason, Generator, Request, prompt_logits};
 use butter::rope::RopeScaling;
 use butter::sampler::Sampler;
 use support::{Oracle, data, floats, ids, json};
@@ -90,4 +91,25 @@ fn greedy_tokens_are_the_references_for_every_chunking() {
             assert_eq!(oracle.open_sequences(), 0);
         }
     }
+}
+
+#[test]
+fn a_model_that_is_loaded_does_not_mind_what_becomes_of_its_files() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for file in std::fs::read_dir(data("models/llama/bf16")).expect("a folder") {
+        let file = file.expect("an entry");
+        std::fs::copy(file.path(), folder.path().join(file.file_name())).expect("copied");
+    }
+    let checkpoint = Checkpoint::open(folder.path()).expect("the checkpoint loads");
+    let (backend, dtype) = (Backend::Cpu, ActivationType::F32);
+    let model = open_model(&checkpoint, backend, dtype, Activations::Exact);
+    let mut model = model.expect("opens");
+    drop(checkpoint);
+    let before = prompt_logits(model.as_mut(), &[1, 2, 3]).expect("logits");
+    for file in std::fs::read_dir(folder.path()).expect("a folder") {
+        // Cut short in place: a mapping of it would end the process.
+        std::fs::write(file.expect("an entry").path(), "gone").expect("written");
+    }
+    let after = prompt_logits(model.as_mut(), &[1, 2, 3]).expect("logits");
+    assert_eq!(before, after);
 }
