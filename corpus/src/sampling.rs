@@ -46,9 +46,11 @@ pub const SETTINGS: u32 = 11;
 pub const IS_SEEN: u32 = 1 << 31;
 
 /// Logarithm to base 2 of a part of the likeliest token's weight that rounds to nothing.
-const LEAST_EXPONENT: f32 = -32.0;
-/// `2^f` of `0..=1` as a polynomial, from the first power of `f` on.
-const POWERS: [f32; 6] = [
+pub const LEAST_EXPONENT: f32 = -32.0;
+/// `2^f` for `f` in `0..=1` as a polynomial in `f`, from the first power on (the constant is 1):
+/// least squares of the relative error at the nodes of Chebyshev, off by at most 8.1e-8 with each
+/// operation rounded to f32.
+pub const POWERS: [f32; 6] = [
     0.693_147_06,
     0.240_229_32,
     0.055_485_22,

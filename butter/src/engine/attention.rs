@@ -277,7 +277,7 @@ impl AttentionBlock {
         }
         if let Some([partial, stats]) = self.record_splits(planner, step, projected, stacked) {
             let attended = planner.activation(&[rows, heads, head_dim]);
-            self.combine(planner, step, [&partial, &stats], &attended);
+            self.combine(planner, step, [&partial, &stats], None, &attended);
             return attended.rows_of(self.config.query_size() as u64);
         }
         let query = planner.activation(&[rows, heads, head_dim]);
@@ -608,7 +608,7 @@ impl AttentionBlock {
             ),
         };
         planner.launch(family, kernel, &suffix, operands);
-        self.combine(planner, step, [&partial, &stats], attended);
+        self.combine(planner, step, [&partial, &stats], None, attended);
     }
 
     /// Whether rows that attend for themselves take the kernels by matrix units. One route takes
@@ -657,31 +657,8 @@ impl AttentionBlock {
             return;
         }
         let parts = [&partial, &stats];
-        match planner.route.shares_weights(planner.dtype) {
-            true => self.join(planner, step, parts, least, attended),
-            false => self.combine(planner, step, parts, attended),
-        }
-    }
-
-    /// Joins the splits of many rows, of `least` positions.
-    fn join(
-        &self,
-        planner: &mut Planner,
-        step: &StepContext<'_>,
-        [partial, stats]: [&Activation; 2],
-        least: u32,
-        attended: &Activation,
-    ) {
-        let operands = [
-            partial.into(),
-            stats.into(),
-            (&step.positions).into(),
-            (&self.sinks).into(),
-            attended.into(),
-            self.window().into(),
-            least.into(),
-        ];
-        planner.launch(Family::AttentionJoin, "attention_join", "", operands);
+        let least = planner.route.shares_weights(planner.dtype).then_some(least);
+        self.combine(planner, step, parts, least, attended);
     }
 
     /// What the splits of rows that attend for themselves give: outputs, and scores' extremes and
@@ -701,15 +678,16 @@ impl AttentionBlock {
         [head_dim, 2].map(|size| planner.activation_of(Scalar::F32, &[rows, heads, splits, size]))
     }
 
-    /// Joins the splits.
+    /// Joins the splits; those of many rows, of `least` positions, by a kernel for many.
     fn combine(
         &self,
         planner: &mut Planner,
         step: &StepContext<'_>,
         [partial, stats]: [&Activation; 2],
+        least: Option<u32>,
         attended: &Activation,
     ) {
-        let operands = [
+        let mut operands: Vec<Operand> = vec![
             partial.into(),
             stats.into(),
             (&step.positions).into(),
@@ -717,7 +695,12 @@ impl AttentionBlock {
             attended.into(),
             self.window().into(),
         ];
-        planner.launch(Family::Attention, "attention_combine", "", operands);
+        operands.extend(least.map(Operand::from));
+        let (family, kernel) = match least {
+            Some(_) => (Family::AttentionJoin, "attention_join"),
+            None => (Family::Attention, "attention_combine"),
+        };
+        planner.launch(family, kernel, "", operands);
     }
 
     /// The cache; none where it is another layer's.

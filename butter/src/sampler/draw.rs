@@ -1,6 +1,8 @@
 //! One choice of a token with its settings as the arithmetic takes them, so that any device makes
 //! the same choice as the host.
 
+use iron_corpus::sampling::{LEAST_EXPONENT, POWERS};
+
 use super::distribution::{
     Candidate, Distribution, keep_min_weight, keep_top, keep_typical, reached,
 };
@@ -10,18 +12,6 @@ use super::{SampleError, argmax};
 pub const WHOLE: u64 = 1 << 32;
 /// The weight of the likeliest token.
 pub const LARGEST_WEIGHT: u32 = 1 << 31;
-/// Logarithm to base 2 of a part of the likeliest token's weight that rounds to nothing.
-const LEAST_EXPONENT: f32 = -32.0;
-/// `2^f` for `f` in `0..=1` as a polynomial in `f`, least squares of the relative error at the
-/// nodes of Chebyshev: off by at most 8.1e-8 with each operation rounded to f32. The first is 1.
-const POWERS: [f32; 6] = [
-    0.693_147_06,
-    0.240_229_32,
-    0.055_485_22,
-    0.009_675_533,
-    0.001_246_737_7,
-    0.000_216_138_08,
-];
 
 /// A choice ready to be made: settings, the tokens that they touch, and the random number.
 #[derive(Clone, PartialEq, Debug)]
