@@ -287,7 +287,9 @@ impl<'k> Analysis<'k> {
                     self.mark(result, self.over_grid);
                 }
                 // Products are the whole warpgroup's, the others one thread's or each thread's.
-                if matches!(machine.op, MachineOp::Product | MachineOp::ProductHeld) {
+                if matches!(machine.op, MachineOp::Product | MachineOp::ProductHeld)
+                    || machine.op.is_of_fragments()
+                {
                     self.collective(span, || "this product".to_string());
                 }
             }

@@ -6,6 +6,7 @@ use iron_ir::machine::{MachineOp, MachineStmt};
 use iron_ir::op::Stmt;
 use iron_ir::types::Scalar;
 
+use super::fragments;
 use crate::c::dialect::MachineNames;
 use crate::c::helpers::Helpers;
 
@@ -69,9 +70,11 @@ __device__ inline void role_barrier(unsigned int role, unsigned int threads) {
 /// begins at a multiple of the pattern.
 pub(super) fn is_used(kernel: &Kernel) -> bool {
     let mut found = false;
-    kernel
-        .body
-        .walk(&mut |stmt, _| found |= matches!(stmt, Stmt::Machine(_)));
+    kernel.body.walk(&mut |stmt, _| {
+        if let Stmt::Machine(machine) = stmt {
+            found |= !machine.op.is_of_fragments() && machine.op != MachineOp::IsAligned;
+        }
+    });
     found
 }
 
@@ -92,6 +95,9 @@ pub(super) fn statement(
     stmt: &MachineStmt,
     names: &MachineNames<'_>,
 ) -> Result<String, String> {
+    if stmt.op.is_of_fragments() {
+        return fragments::statement(helpers, stmt, names);
+    }
     let MachineNames {
         arrays, operands, ..
     } = names;
@@ -215,6 +221,10 @@ pub(super) fn statement(
             });
             format!("{name}({});", operand(0)?)
         }
+        MachineOp::FragmentFill
+        | MachineOp::FragmentProduct
+        | MachineOp::FragmentStore
+        | MachineOp::FragmentLoad => return Err(missing()),
         MachineOp::Registers => {
             let word = if number(1)? == 1 { "inc" } else { "dec" };
             format!(

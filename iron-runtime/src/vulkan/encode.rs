@@ -122,6 +122,16 @@ pub(super) fn launches(
             block[offset..offset + 8].copy_from_slice(&value.to_le_bytes());
             keep.buffers.push(view.buffer.clone());
         }
+        crate::alignment::write(
+            &mut block,
+            &pipeline.block_layout,
+            &launch.arguments,
+            |view| {
+                let buffer = shared.own(&*view.buffer)?;
+                let bytes = view.offset * u64::from(view.scalar.bytes());
+                Ok(buffer.allocation.address + bytes)
+            },
+        )?;
         if let (Some(offset), Some(at), Some(host)) = (pipeline.error_word, error_at, &host) {
             block[offset..offset + 8].copy_from_slice(&(host.address + at).to_le_bytes());
         }

@@ -13,6 +13,7 @@
 //! submission that uses the buffer, where memory is shared with the host, and are copies in the
 //! queue otherwise.
 
+mod bfloat;
 mod encode;
 mod instance;
 mod memory;
@@ -463,6 +464,9 @@ fn device_profile(
     profile.legal.has_f16_memory = info.float16;
     profile.legal.shared_bytes_limit = profile.limits.shared_bytes;
     profile.features = features(context);
+    // Fragments are of whole subgroups, and their memory is the Vulkan memory model's.
+    let has_subgroups = profile.has(Feature::Subgroups) && info.has_full_subgroups;
+    profile.legal.fragments = info.matrices.filter(|_| has_subgroups && !descriptors);
     profile.spirv = Some(options);
     Ok((profile, options))
 }
