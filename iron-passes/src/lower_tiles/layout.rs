@@ -298,7 +298,8 @@ impl<'l> Tiles<'l> {
 
     /// Steps of `k` that memory holds at a time of a tile of a loop that multiplies by slices.
     pub(super) fn slice(&self, tile: Tile) -> Option<u32> {
-        self.subgroups.as_ref()?.units.slices.get(&tile).copied()
+        let slices = &self.subgroups.as_ref()?.units.slices;
+        slices.get(&tile).map(|(steps, _)| *steps)
     }
 
     /// Whether threads along a row of the grid have consecutive indices.

@@ -45,8 +45,9 @@ pub(super) struct Units {
     pub grid: (u32, u32),
     /// Register tiles that products add to.
     pub sums: BTreeSet<Tile>,
-    /// Steps of `k` that memory holds of a tile at a time, for the tiles of turns.
-    pub slices: BTreeMap<Tile, u32>,
+    /// Steps of `k` that memory holds of a tile at a time, for the tiles of turns, and whether
+    /// they are its rows.
+    pub slices: BTreeMap<Tile, (u32, bool)>,
     /// How often statements name each tile.
     pub named: BTreeMap<Tile, u32>,
 }
@@ -97,11 +98,14 @@ impl Units {
             let mut most = 0;
             for turn in &turns {
                 let steps = slice.min(1 << turn.depth.trailing_zeros());
-                let elements: u32 = (turn.tiles.iter())
-                    .map(|t| kernel.tiles[*t].rows * kernel.tiles[*t].columns / turn.depth * steps)
+                let elements: u32 = (turn.loads.iter())
+                    .map(|(t, _)| {
+                        kernel.tiles[*t].rows * kernel.tiles[*t].columns / turn.depth * steps
+                    })
                     .sum();
                 most = most.max(elements.div_ceil(2 * threads));
-                units.slices.extend(turn.tiles.iter().map(|t| (*t, steps)));
+                let loads = turn.loads.iter();
+                (units.slices).extend(loads.map(|(t, by_rows)| (*t, (steps, *by_rows))));
             }
             let bytes = units.shared_bytes(kernel, threads) + reserved;
             bytes <= legal.shared_bytes_limit && sums + most <= MOST_REGISTERS
@@ -151,10 +155,10 @@ impl Units {
     /// Rows and columns of a shared tile that memory holds at a time.
     pub fn held(&self, kernel: &Kernel, tile: Tile) -> (u32, u32) {
         let data = &kernel.tiles[tile];
-        match (self.slices.get(&tile), runs_by_rows(kernel, tile)) {
-            (Some(steps), true) => (*steps, data.columns),
-            (Some(steps), false) => (data.rows, *steps),
-            (None, _) => (data.rows, data.columns),
+        match self.slices.get(&tile) {
+            Some((steps, true)) => (*steps, data.columns),
+            Some((steps, false)) => (data.rows, *steps),
+            None => (data.rows, data.columns),
         }
     }
 
@@ -213,44 +217,12 @@ fn product_fits(kernel: &Kernel, stmt: &TileStmt, fragments: Fragments) -> bool 
         && sum.columns.is_multiple_of(FRAGMENT)
 }
 
-/// Whether the steps of `k` of a tile are its rows: of the first product that names it.
-fn runs_by_rows(kernel: &Kernel, tile: Tile) -> bool {
-    let mut found = None;
-    kernel.body.walk(&mut |stmt, _| {
-        if let Stmt::Tile(TileStmt::Matmul {
-            a,
-            b,
-            transpose_a,
-            transpose_b,
-            ..
-        }) = stmt
-        {
-            for (operand, by_rows) in [(a, *transpose_a), (b, !*transpose_b)] {
-                if *operand == tile {
-                    found.get_or_insert(by_rows);
-                }
-            }
-        }
-    });
-    found.unwrap_or(false)
-}
-
-/// The tiles of a turn and their steps of `k`.
-struct TurnTiles {
-    tiles: Vec<Tile>,
-    depth: u32,
-}
-
-fn find_turns(kernel: &Kernel, units: &Units, block: &Block, found: &mut Vec<TurnTiles>) {
+fn find_turns(kernel: &Kernel, units: &Units, block: &Block, found: &mut Vec<Turn>) {
     for (stmt, _) in &block.0 {
         if let Stmt::For { body, .. } = stmt
             && let Some(turn) = turn(kernel, &units.named, body)
         {
-            let tiles: Vec<Tile> = turn.loads.iter().map(|(tile, _)| *tile).collect();
-            found.push(TurnTiles {
-                tiles,
-                depth: turn.depth,
-            });
+            found.push(turn);
             continue;
         }
         for nested in stmt.blocks() {
@@ -318,6 +290,12 @@ pub(super) fn turn(kernel: &Kernel, named: &BTreeMap<Tile, u32>, body: &Block) -
                     *count += 1;
                 }
             }
+            // What is left of a barrier that the target does without.
+            Stmt::If {
+                then_block,
+                else_block,
+                ..
+            } if then_block.is_empty() && else_block.is_empty() => {}
             _ => return None,
         }
     }

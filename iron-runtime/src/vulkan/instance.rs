@@ -56,8 +56,6 @@ pub(super) struct Info {
     pub storage16: bool,
     pub atomic64: bool,
     pub atomic_float_add: bool,
-    /// The type `bf16`; whether its conversions round as they should is another matter.
-    pub bfloat16: bool,
     /// Cooperative matrices of 16 by 16 over a subgroup with sums in `f32`.
     pub matrices: Option<Fragments>,
     pub subgroups: bool,
@@ -480,7 +478,6 @@ fn inspect(instance: &ash::Instance, physical: vk::PhysicalDevice) -> Result<Can
         atomic64: features.v12.shader_buffer_int64_atomics == vk::TRUE
             && features.v12.shader_shared_int64_atomics == vk::TRUE,
         atomic_float_add: features.atomic_float,
-        bfloat16: features.bfloat16,
         matrices: match features.matrices {
             true => matrices(instance, physical, features.bfloat16_matrices),
             false => None,
