@@ -144,6 +144,18 @@ impl Legal {
     }
 }
 
+impl Legal {
+    /// Whether tiles of that type that fit go through matrix units.
+    pub const fn multiplies(&self, scalar: Scalar) -> bool {
+        let by_warpgroups = matches!(self.tile_route, TileRoute::Warpgroup)
+            && matches!(scalar, Scalar::F16 | Scalar::BF16);
+        match self.fragments {
+            Some(fragments) => by_warpgroups || fragments.has(scalar),
+            None => by_warpgroups,
+        }
+    }
+}
+
 impl Default for Legal {
     fn default() -> Self {
         Legal::PORTABLE

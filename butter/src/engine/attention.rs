@@ -546,7 +546,7 @@ impl AttentionBlock {
             self.window().into(),
             self.config.soft_cap.unwrap_or(0.0).into(),
         ];
-        let rows = match (planner.is_tiled, self.config.head_dim) {
+        let rows = match (planner.attends_by_large_tiles, self.config.head_dim) {
             (true, 64 | 128 | 256) => 128,
             _ => 16,
         };

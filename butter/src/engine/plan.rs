@@ -182,9 +182,10 @@ pub struct Planner {
     pub dtype: Scalar,
     /// Which kernels are chosen.
     pub route: Route,
-    /// Whether the rows are a prompt's and the device has matrix units: products and attention
-    /// go by large tiles.
+    /// Whether the rows are a prompt's and the device has matrix units: products go by tiles.
     pub is_tiled: bool,
+    /// Whether a prompt's attention takes the corpus's large tiles too.
+    pub attends_by_large_tiles: bool,
     /// Whether the rows decode and share a reading of dense weights.
     pub is_shared: bool,
     /// What was measured on the device.
@@ -211,6 +212,7 @@ impl Planner {
             dtype,
             route,
             is_tiled: false,
+            attends_by_large_tiles: false,
             is_shared: false,
             tuned: Tuned::none(),
             product_inputs,

@@ -37,6 +37,8 @@ mod subgroup;
 mod tests;
 mod turns;
 mod units;
+#[cfg(test)]
+mod units_tests;
 mod warpgroup;
 
 use std::collections::BTreeSet;
@@ -237,7 +239,7 @@ fn multiplied_by_slices(
             unroll,
             body,
         } => {
-            let Some(turn) = units::turn(b.kernel, &subgroups.units.named, &body) else {
+            let Some(turn) = units::turn(b.kernel, &subgroups.units.named, index, &body) else {
                 return Err(Stmt::For {
                     index,
                     start,

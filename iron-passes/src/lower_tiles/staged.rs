@@ -4,16 +4,22 @@
 //! ```text
 //! fetch the first slice into registers
 //! each turn of the author's loop, each slice of it:
-//!     barrier; registers to shared memory; barrier
-//!     fetch the next slice, the first of the next turn behind the last; multiply
+//!     barrier; registers to shared memory
+//!     fetch the next slice, the first of the next turn behind the last
+//!     barrier; multiply
 //! ```
 //!
-//! What is fetched past the loop's end is zeros or some part of the tensor, and unused. Where a
-//! tensor's address or strides, or a tile's place in it, allow no accesses of 16 bytes, the slice
-//! is read element by element when its turn comes.
+//! The fetch stands before a barrier so that compilers leave it there: they move reads down among
+//! the products, next to their use, which then waits for them.
+//!
+//! A chunk outside of the tensor is read from within, so that no access waits for a branch, and
+//! replaced by zeros on its way to shared memory, so that nothing waits for it before. What is fetched past the loop's end is zeros or some part of the tensor, and
+//! unused. Where a tensor's address or strides, or a tile's place in it, allow no accesses of 16
+//! bytes, another loop reads each slice element by element when its turn comes.
 
 use iron_ir::entity::{Local, Param, Tile, Value};
 use iron_ir::kernel::{Block, Kernel, TensorLayout};
+use iron_ir::machine::{MachineOp, MachineStmt};
 use iron_ir::op::{BinaryOp, BuiltinOp, CompareOp, Stmt, TileSpace, TileStmt, Unroll};
 use iron_ir::{Op, Place, Scalar, Type};
 
@@ -131,6 +137,44 @@ impl<'a> Part<'a> {
         }
     }
 
+    /// The indices of a chunk's first element, and for each of the last two whether the tensor has
+    /// it.
+    fn at(&self, b: &mut Builder<'_>, tiles: &Tiles<'_>, turn: Value) -> ([Value; 2], [Value; 2]) {
+        let (chunk, _) = self.chunk(b, tiles, turn);
+        let rank = self.from.leading.len();
+        let at = [0, 1].map(|axis| plus(b, self.from.origin[axis], chunk[axis]));
+        let is_inside = [0, 1].map(|axis| {
+            let limit = extent(b, self.from.param, rank + axis);
+            b.compare(CompareOp::Lt, at[axis], limit)
+        });
+        (at, is_inside)
+    }
+
+    /// Reads a chunk at once, without a branch, from a tensor that is not empty: four words, any
+    /// of the tensor's where it lies outside. Nothing here waits for them.
+    fn read_any(&self, b: &mut Builder<'_>, tiles: &Tiles<'_>, turn: Value) -> Value {
+        let (at, is_inside) = self.at(b, tiles, turn);
+        let zero = b.u32(0);
+        let mut indices = self.from.leading.to_vec();
+        indices.extend([0, 1].map(|axis| b.select(is_inside[axis], at[axis], zero)));
+        let offset = flat(b, self.from.param, &indices, 0);
+        let words = b.value(Op::Result, WORDS);
+        b.push(Stmt::Machine(MachineStmt {
+            result: Some(words),
+            source: Some(self.from.param),
+            ..MachineStmt::new(MachineOp::FetchChunk, &[], &[offset], &[])
+        }));
+        words
+    }
+
+    /// A chunk that was read so: zeros outside of the tensor.
+    fn or_zeros(&self, b: &mut Builder<'_>, tiles: &Tiles<'_>, turn: Value, words: Value) -> Value {
+        let (_, is_inside) = self.at(b, tiles, turn);
+        let is_inside = b.and(is_inside[0], is_inside[1]);
+        let zero = b.splat_const(WORDS, iron_ir::Const::zero(Scalar::U32));
+        b.value(Op::Select(is_inside, words, zero), WORDS)
+    }
+
     /// Writes a chunk of four words to its place in the tile.
     fn write_chunk(&self, b: &mut Builder<'_>, tiles: &Tiles<'_>, turn: Value, words: Value) {
         let ([row, column], is_there) = self.chunk(b, tiles, turn);
@@ -231,13 +275,6 @@ pub(super) fn load(
     }
 }
 
-/// What a thread holds of a tile's next slice.
-struct Held {
-    /// The registers hold it; otherwise it is read when its turn comes.
-    is_fetched: Local,
-    chunks: Vec<Local>,
-}
-
 /// A tile that a turn loads.
 struct Load {
     tile: Tile,
@@ -260,38 +297,6 @@ impl Load {
         };
         Part::new(b, tiles, self.tile, from)
     }
-
-    fn fetch(&self, b: &mut Builder<'_>, tiles: &Tiles<'_>, held: &Held, skip: Value) {
-        let part = self.part(b, tiles, skip);
-        let Some(condition) = part.condition(b, tiles) else {
-            return;
-        };
-        b.push(Stmt::Set(held.is_fetched, condition));
-        b.if_then(condition, |b| {
-            for (turn, chunk) in held.chunks.iter().enumerate() {
-                let turn = b.u32(turn as u32);
-                part.read_chunk(b, tiles, turn, *chunk);
-            }
-        });
-    }
-
-    fn commit(&self, b: &mut Builder<'_>, tiles: &Tiles<'_>, held: &Held, skip: Value) {
-        let part = self.part(b, tiles, skip);
-        let condition = b.get(held.is_fetched);
-        let then_block = b.nested(|b| {
-            for (turn, chunk) in held.chunks.iter().enumerate() {
-                let turn = b.u32(turn as u32);
-                let words = b.get(*chunk);
-                part.write_chunk(b, tiles, turn, words);
-            }
-        });
-        let else_block = b.nested(|b| part.copy_elements(b, tiles));
-        b.push(Stmt::If {
-            condition,
-            then_block,
-            else_block,
-        });
-    }
 }
 
 /// The author's loop over a turn: its variable, bounds, body and how it is to be unrolled.
@@ -304,114 +309,233 @@ pub(super) struct Loop {
     pub body: Block,
 }
 
+/// Most slices of a turn that are written out.
+const WRITTEN_OUT: u32 = 4;
+
+/// A loop over a turn on its way to slices.
+struct Pipeline<'a> {
+    all: Loop,
+    turn: &'a Turn,
+    /// Steps of a slice.
+    slice: u32,
+    products: Vec<TileStmt>,
+}
+
 /// Emits the loop. See the module doc.
 pub(super) fn pipelined(b: &mut Builder<'_>, tiles: &mut Tiles<'_>, all: Loop, turn: &Turn) {
-    let held: Vec<Held> = (turn.loads.iter())
-        .map(|(tile, _)| {
-            let name = b.kernel.tiles[*tile].name.clone();
-            let (rows, columns) = tiles.held(b.kernel, *tile);
-            let count = (rows * columns / CHUNK).div_ceil(tiles.threads);
-            Held {
-                is_fetched: b.local(&format!("{name}_is_fetched"), Type::BOOL),
-                chunks: (0..count)
-                    .map(|n| b.local(&format!("{name}_next_{n}"), WORDS))
-                    .collect(),
-            }
-        })
-        .collect();
-    let no = b.constant(iron_ir::Const::bool(false));
-    for held in &held {
-        b.push(Stmt::Set(held.is_fetched, no));
-    }
-    let fetch = |b: &mut Builder<'_>, tiles: &Tiles<'_>, k: Value, skip: Value| {
-        let loads = loads_at(b, &all, turn, k);
-        for (load, held) in loads.iter().zip(&held) {
-            load.fetch(b, tiles, held, skip);
+    let products = (all.body.0.iter()).filter_map(|(stmt, _)| match stmt {
+        Stmt::Tile(product @ TileStmt::Matmul { .. }) => Some(product.clone()),
+        _ => None,
+    });
+    let slice = turn.loads.first().and_then(|(tile, _)| tiles.slice(*tile));
+    let pipeline = Pipeline {
+        products: products.collect(),
+        slice: slice.unwrap_or(turn.depth),
+        all,
+        turn,
+    };
+    match pipeline.condition(b, tiles) {
+        None => pipeline.by_elements(b, tiles),
+        Some(condition) => {
+            let then_block = b.nested(|b| pipeline.by_chunks(b, tiles));
+            let else_block = b.nested(|b| pipeline.by_elements(b, tiles));
+            b.push(Stmt::If {
+                condition,
+                then_block,
+                else_block,
+            });
         }
-    };
-    let slice = turn.depth.min(
-        (turn.loads.first())
-            .and_then(|(tile, _)| tiles.slice(*tile))
-            .unwrap_or(turn.depth),
-    );
-    let zero = b.u32(0);
-    fetch(b, tiles, all.start, zero);
-    let products: Vec<TileStmt> = (all.body.0.iter())
-        .filter_map(|(stmt, _)| match stmt {
-            Stmt::Tile(product @ TileStmt::Matmul { .. }) => Some(product.clone()),
-            _ => None,
-        })
-        .collect();
-    let (start, end, step) = (all.start, all.end, all.step);
-    let name = b.kernel.values[all.index].name.clone();
-    let unroll = match all.unroll {
-        Unroll::Full => Unroll::Full,
-        Unroll::Auto | Unroll::Never => Unroll::Never,
-    };
-    let name = name.as_deref().unwrap_or("k");
-    b.for_range(name, start, end, step, unroll, |b, k| {
-        let loads = loads_at(b, &all, turn, k);
-        let one_slice = |b: &mut Builder<'_>, skip: Value, next: (Value, Value)| {
-            b.workgroup_barrier();
-            for (load, held) in loads.iter().zip(&held) {
-                load.commit(b, tiles, held, skip);
+    }
+}
+
+impl Pipeline<'_> {
+    /// Uniform: whether in every turn every chunk is within or outside of its tensor and aligned,
+    /// and there is something to read.
+    fn condition(&self, b: &mut Builder<'_>, tiles: &Tiles<'_>) -> Option<Value> {
+        let zero = b.u32(0);
+        let mut conditions = Vec::new();
+        let step = b.convert(self.all.step, Scalar::U32);
+        let step = b.with_int(BinaryOp::And, step, i128::from(CHUNK) - 1);
+        conditions.push(b.compare_int(CompareOp::Eq, step, 0));
+        for load in self.loads_at(b, self.all.start) {
+            let part = load.part(b, tiles, zero);
+            conditions.push(part.condition(b, tiles)?);
+            let rank = load.leading.len();
+            for axis in [rank, rank + 1] {
+                let limit = extent(b, load.source, axis);
+                conditions.push(b.compare_int(CompareOp::Gt, limit, 0));
             }
-            b.workgroup_barrier();
-            fetch(b, tiles, next.0, next.1);
-            for product in &products {
-                if let TileStmt::Matmul {
-                    accumulator,
-                    a,
-                    b: right,
-                    transpose_a,
-                    transpose_b,
-                } = product
-                {
-                    let operands = [(*a, *transpose_a), (*right, *transpose_b)];
-                    subgroup::product(b, tiles, *accumulator, operands);
+        }
+        all(b, conditions)
+    }
+
+    /// The loop with the next slice on its way.
+    fn by_chunks(&self, b: &mut Builder<'_>, tiles: &Tiles<'_>) {
+        let held: Vec<Vec<Local>> = (self.turn.loads.iter())
+            .map(|(tile, _)| {
+                let name = b.kernel.tiles[*tile].name.clone();
+                let (rows, columns) = tiles.held(b.kernel, *tile);
+                let count = (rows * columns / CHUNK).div_ceil(tiles.threads);
+                (0..count)
+                    .map(|n| b.local(&format!("{name}_next_{n}"), WORDS))
+                    .collect()
+            })
+            .collect();
+        let fetch = |b: &mut Builder<'_>, k: Value, skip: Value| {
+            for (load, held) in self.loads_at(b, k).iter().zip(&held) {
+                let part = load.part(b, tiles, skip);
+                for (turn, chunk) in held.iter().enumerate() {
+                    let turn = b.u32(turn as u32);
+                    let words = part.read_any(b, tiles, turn);
+                    b.push(Stmt::Set(*chunk, words));
                 }
             }
         };
-        let next_turn = b.add(k, step);
-        if slice == turn.depth {
-            return one_slice(b, zero, (next_turn, zero));
-        }
-        let (depth, each) = (b.u32(turn.depth), b.u32(slice));
-        b.for_range("slice", zero, depth, each, Unroll::Never, |b, skip| {
-            let after = b.with_int(BinaryOp::Add, skip, i128::from(slice));
-            let is_last = b.compare_int(CompareOp::Ge, after, i128::from(turn.depth));
-            let next = b.select(is_last, next_turn, k);
-            let skip_next = b.select(is_last, zero, after);
-            one_slice(b, skip, (next, skip_next));
+        let zero = b.u32(0);
+        fetch(b, self.all.start, zero);
+        self.each_slice(b, tiles, |b, slice| {
+            b.workgroup_barrier();
+            for (load, held) in slice.loads.iter().zip(&held) {
+                let part = load.part(b, tiles, slice.skip);
+                for (turn, chunk) in held.iter().enumerate() {
+                    let turn = b.u32(turn as u32);
+                    let words = b.get(*chunk);
+                    let words = part.or_zeros(b, tiles, turn, words);
+                    part.write_chunk(b, tiles, turn, words);
+                }
+            }
+            fetch(b, slice.next.0, slice.next.1);
+            b.workgroup_barrier();
         });
-    });
-}
+    }
 
-/// The loads of the loop's body in the turn of `k`, whose values are computed here.
-fn loads_at(b: &mut Builder<'_>, all: &Loop, turn: &Turn, k: Value) -> Vec<Load> {
-    let copy = copy_block(b, &all.body, &mut vec![(all.index, k)]);
-    let mut loads = Vec::new();
-    for (stmt, span) in copy.0 {
-        b.span = span;
-        match stmt {
-            Stmt::Let(_) => b.push(stmt),
-            Stmt::Tile(TileStmt::Load {
-                tile,
-                source,
-                leading,
-                origin,
-                ..
-            }) => loads.push(Load {
-                tile,
-                by_rows: turn.loads.iter().any(|(t, by_rows)| *t == tile && *by_rows),
-                source,
-                leading,
-                origin,
-            }),
-            _ => {}
+    /// The loop with every slice read when its turn comes.
+    fn by_elements(&self, b: &mut Builder<'_>, tiles: &Tiles<'_>) {
+        self.each_slice(b, tiles, |b, slice| {
+            b.workgroup_barrier();
+            for load in slice.loads {
+                load.part(b, tiles, slice.skip).copy_elements(b, tiles);
+            }
+            b.workgroup_barrier();
+        });
+    }
+
+    /// The author's loop, slice by slice: `bring` has the slice in memory, then it is multiplied.
+    fn each_slice(
+        &self,
+        b: &mut Builder<'_>,
+        tiles: &Tiles<'_>,
+        bring: impl Fn(&mut Builder<'_>, Slice<'_>),
+    ) {
+        let Loop {
+            index,
+            start,
+            end,
+            step,
+            unroll,
+            ..
+        } = self.all;
+        let unroll = match unroll {
+            Unroll::Full => Unroll::Full,
+            Unroll::Auto | Unroll::Never => Unroll::Never,
+        };
+        let name = b.kernel.values[index].name.clone();
+        b.for_range(
+            name.as_deref().unwrap_or("k"),
+            start,
+            end,
+            step,
+            unroll,
+            |b, k| {
+                let loads = self.loads_at(b, k);
+                let next_turn = b.add(k, step);
+                let multiply = |b: &mut Builder<'_>, skip: Value, next: (Value, Value)| {
+                    let slice = Slice {
+                        loads: &loads,
+                        skip,
+                        next,
+                    };
+                    bring(b, slice);
+                    self.multiply(b, tiles);
+                };
+                let zero = b.u32(0);
+                let count = self.turn.depth / self.slice;
+                if count <= WRITTEN_OUT {
+                    for n in 0..count {
+                        let (skip, after) = (b.u32(n * self.slice), b.u32((n + 1) * self.slice));
+                        let is_last = n + 1 == count;
+                        let next = if is_last {
+                            (next_turn, zero)
+                        } else {
+                            (k, after)
+                        };
+                        multiply(b, skip, next);
+                    }
+                    return;
+                }
+                let (depth, each) = (b.u32(self.turn.depth), b.u32(self.slice));
+                b.for_range("slice", zero, depth, each, Unroll::Never, |b, skip| {
+                    let after = b.with_int(BinaryOp::Add, skip, i128::from(self.slice));
+                    let is_last = b.compare_int(CompareOp::Ge, after, i128::from(self.turn.depth));
+                    let next = b.select(is_last, next_turn, k);
+                    let skip_next = b.select(is_last, zero, after);
+                    multiply(b, skip, (next, skip_next));
+                });
+            },
+        );
+    }
+
+    fn multiply(&self, b: &mut Builder<'_>, tiles: &Tiles<'_>) {
+        for product in &self.products {
+            if let TileStmt::Matmul {
+                accumulator,
+                a,
+                b: right,
+                transpose_a,
+                transpose_b,
+            } = product
+            {
+                let operands = [(*a, *transpose_a), (*right, *transpose_b)];
+                subgroup::product(b, tiles, *accumulator, operands);
+            }
         }
     }
-    loads
+
+    /// The loads of the loop's body in the turn of `k`, whose values are computed here.
+    fn loads_at(&self, b: &mut Builder<'_>, k: Value) -> Vec<Load> {
+        let copy = copy_block(b, &self.all.body, &mut vec![(self.all.index, k)]);
+        let mut loads = Vec::new();
+        for (stmt, span) in copy.0 {
+            b.span = span;
+            match stmt {
+                Stmt::Let(_) => b.push(stmt),
+                Stmt::Tile(TileStmt::Load {
+                    tile,
+                    source,
+                    leading,
+                    origin,
+                    ..
+                }) => loads.push(Load {
+                    tile,
+                    by_rows: self.turn.loads.contains(&(tile, true)),
+                    source,
+                    leading,
+                    origin,
+                }),
+                _ => {}
+            }
+        }
+        loads
+    }
+}
+
+/// A slice at hand.
+struct Slice<'a> {
+    loads: &'a [Load],
+    /// Steps of the turn before it.
+    skip: Value,
+    /// Turn and steps before it of the next slice.
+    next: (Value, Value),
 }
 
 fn each(

@@ -13,10 +13,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use iron_ir::Scalar;
-use iron_ir::entity::Tile;
-use iron_ir::kernel::{Access, Block, Kernel, TensorLayout};
+use iron_ir::entity::{Tile, Value};
+use iron_ir::kernel::{Access, Block, Kernel, TensorLayout, operands};
 use iron_ir::machine::FRAGMENT;
-use iron_ir::op::{Op, Stmt, TileSpace, TileStmt};
+use iron_ir::op::{BinaryOp, Op, Stmt, TileSpace, TileStmt};
 
 use crate::Legal;
 use crate::legal::Fragments;
@@ -219,8 +219,8 @@ fn product_fits(kernel: &Kernel, stmt: &TileStmt, fragments: Fragments) -> bool 
 
 fn find_turns(kernel: &Kernel, units: &Units, block: &Block, found: &mut Vec<Turn>) {
     for (stmt, _) in &block.0 {
-        if let Stmt::For { body, .. } = stmt
-            && let Some(turn) = turn(kernel, &units.named, body)
+        if let Stmt::For { index, body, .. } = stmt
+            && let Some(turn) = turn(kernel, &units.named, *index, body)
         {
             found.push(turn);
             continue;
@@ -241,7 +241,12 @@ pub(super) struct Turn {
 
 /// The turn that a loop's body is: values, then loads of tiles that nothing else names, then
 /// products of them.
-pub(super) fn turn(kernel: &Kernel, named: &BTreeMap<Tile, u32>, body: &Block) -> Option<Turn> {
+pub(super) fn turn(
+    kernel: &Kernel,
+    named: &BTreeMap<Tile, u32>,
+    index: Value,
+    body: &Block,
+) -> Option<Turn> {
     let mut loads: Vec<(Tile, u32)> = Vec::new();
     let mut by_rows: BTreeMap<Tile, (bool, u32)> = BTreeMap::new();
     let mut products = 0;
@@ -256,6 +261,7 @@ pub(super) fn turn(kernel: &Kernel, named: &BTreeMap<Tile, u32>, body: &Block) -
             Stmt::Tile(TileStmt::Load {
                 tile,
                 source,
+                origin,
                 transposed: false,
                 ..
             }) if products == 0 => {
@@ -265,7 +271,8 @@ pub(super) fn turn(kernel: &Kernel, named: &BTreeMap<Tile, u32>, body: &Block) -
                     && tensor.access == Access::Read
                     && tensor.may_alias.is_empty()
                     && data.space == TileSpace::Shared
-                    && data.columns.is_multiple_of(CHUNK);
+                    && data.columns.is_multiple_of(CHUNK)
+                    && moves_along(kernel, origin[1], index).is_some();
                 if !copies || loads.iter().any(|(t, _)| t == tile) {
                     return None;
                 }
@@ -311,6 +318,28 @@ pub(super) fn turn(kernel: &Kernel, named: &BTreeMap<Tile, u32>, body: &Block) -
         loads: loads.collect(),
         depth,
     })
+}
+
+/// Whether a value is the loop's variable plus what the loop does not change (true), or is not
+/// changed (false); `None` where it is something else.
+fn moves_along(kernel: &Kernel, value: Value, index: Value) -> Option<bool> {
+    if value == index {
+        return Some(true);
+    }
+    let op = &kernel.values[value].op;
+    match op {
+        Op::Binary(BinaryOp::Add, x, y) => {
+            let sides = [x, y].map(|v| moves_along(kernel, *v, index));
+            match sides {
+                [Some(true), Some(true)] | [None, _] | [_, None] => None,
+                [Some(x), Some(y)] => Some(x || y),
+            }
+        }
+        op => {
+            let still = |v: Value| moves_along(kernel, v, index) == Some(false);
+            operands(op).into_iter().all(still).then_some(false)
+        }
+    }
 }
 
 /// The sums that a block alone names, and sets before it reads them: they are worth nothing at

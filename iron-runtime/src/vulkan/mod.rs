@@ -30,6 +30,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ash::vk;
+use iron_ir::Scalar;
 use iron_ir::contract::Feature;
 use iron_ir::kernel::Kernel;
 use iron_ir::launch::{DeviceBuffer, LaunchLimits};
@@ -296,6 +297,10 @@ impl Device for VulkanDevice {
 
     fn has(&self, feature: Feature) -> bool {
         self.profile.has(feature)
+    }
+
+    fn has_matrix_units(&self, scalar: Scalar) -> bool {
+        self.profile.legal.multiplies(scalar)
     }
 
     fn alloc(&self, bytes: u64) -> Result<Arc<dyn DeviceBuffer>, DeviceError> {
