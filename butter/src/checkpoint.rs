@@ -104,6 +104,12 @@ impl CheckpointKind {
             })
         })?;
         if metadata.is_file() {
+            let extension = path.extension().and_then(|extension| extension.to_str());
+            if matches!(extension, Some("safetensors" | "json" | "jinja")) {
+                return Err(wrong(
+                    "is a part of a checkpoint: name its folder".to_owned(),
+                ));
+            }
             return Ok(Self::Gguf(path.to_owned()));
         }
         if !metadata.is_dir() {
@@ -300,7 +306,7 @@ impl Checkpoint {
         let Some(source) = &self.chat_template else {
             return Err(LoadError::Files {
                 path: self.path.clone(),
-                problem: "the checkpoint has no chat template; give a prompt instead".to_owned(),
+                problem: "the checkpoint has no chat template: `butter generate --prompt` continues a text without one".to_owned(),
             });
         };
         let text = |id: fn(&Tokenizer) -> Option<u32>| {
