@@ -2,10 +2,12 @@
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 
 use super::bench::{SEED, shape_of};
+use super::loading::LoadingBar;
 use super::{
     ActivationType, Activations, Backend, CacheDtype, CommandError, open_device, route_of,
 };
@@ -20,6 +22,7 @@ use crate::scheduler::{
 };
 use crate::serve::Server;
 use crate::serve::engine::{Engine, EngineParts};
+use crate::serve::loading::{LoadProgress, Loading};
 use crate::serve::options::{Layer, ServeOptions, duration, unknown_variables};
 use crate::shapes::Shape;
 use crate::speculate::{NGram, OwnHead, Propose};
@@ -51,9 +54,19 @@ pub(super) fn run(arguments: &ServeArguments) -> Result<(), CommandError> {
     let listener = runtime
         .block_on(Server::bind(&options))
         .map_err(|error| cannot_listen(&options, &error))?;
-    let engine = load(source, &options)?;
+    let progress = Arc::new(source.progress());
+    let address = listener.local_addr()?;
+    let _ = writeln!(
+        std::io::stderr(),
+        "butter: loading; http://{address}/health/ready says how far it is"
+    );
+    let loading = runtime.block_on(async { Loading::start(listener, &options, progress.clone()) });
+    let bar = LoadingBar::start(progress.clone());
+    let engine = load(source, &options, progress);
+    drop(bar);
+    let engine = engine?;
     runtime.block_on(async {
-        let server = Server::start_on(listener, engine, options)?;
+        let server = Server::start_on(loading.end().await?, engine, options)?;
         if !server.address().ip().is_loopback() && server.state().options.api_keys.is_empty() {
             tracing::warn!("other machines can reach this server, and it asks for no API key");
         }
@@ -103,6 +116,16 @@ enum Weights {
 }
 
 impl Source {
+    /// How far the checkpoints are read.
+    fn progress(&self) -> LoadProgress {
+        let target = match &self.weights {
+            Weights::Checkpoint(_, checkpoint) => Some(&**checkpoint),
+            Weights::Random(_) => None,
+        };
+        let all = [target, self.draft.as_deref()].into_iter().flatten();
+        LoadProgress::new(all.map(|one| one.catalogue.progress()).collect())
+    }
+
     fn of(options: &ServeOptions) -> Result<Source, CommandError> {
         let (model, shape) = (
             &crate::hub::locate(options.model.clone()),
@@ -160,7 +183,11 @@ fn named<T: ValueEnum>(option: &'static str, text: &str) -> Result<T, CommandErr
 }
 
 /// Opens what is served for many requests.
-fn load(source: Source, options: &ServeOptions) -> Result<Engine, CommandError> {
+fn load(
+    source: Source,
+    options: &ServeOptions,
+    progress: Arc<LoadProgress>,
+) -> Result<Engine, CommandError> {
     let (backend, dtype) = (source.backend, source.dtype);
     let route = source.route;
     let mut parts = Parts::default();
@@ -239,6 +266,7 @@ fn load(source: Source, options: &ServeOptions) -> Result<Engine, CommandError> 
             None if has_head => Box::new(OwnHead::default()),
             None => Box::new(NGram::default()),
         };
+        progress.weights_are_there();
         let speculator = is_speculating.then_some(Speculator {
             proposer,
             verify_rows,
@@ -294,18 +322,24 @@ pub(super) fn plan(
         "auto" if config.is_recurrent() => PrefixReuse::Any,
         _ => PrefixReuse::Exact,
     };
+    let prefill_budget = options.prefill_budget.max(chunk);
+    let prompt_rows = match backend {
+        // Prompts have steps of their own there.
+        Backend::Cpu => chunk,
+        _ => prefill_budget,
+    };
     let engine = EngineOptions {
         dtype: dtype.scalar(),
         product_inputs: ProductInputs::Exact,
         max_sequences: options.max_running,
-        max_step_rows: chunk.max(options.max_running),
+        max_step_rows: prompt_rows.max(options.max_running),
         cache_positions: options.cache_tokens,
         cache: CacheType::Activations,
     };
     let scheduler = SchedulerOptions {
         max_running: options.max_running,
         chunk,
-        prefill_budget: chunk,
+        prefill_budget,
         max_positions: longest,
         reuse,
         preempt_after: (options.preempt_after > 0.0).then(|| duration(options.preempt_after)),
