@@ -14,7 +14,9 @@ use super::{
 use crate::chat::ChatTemplate;
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::config::ModelConfig;
-use crate::engine::{CacheType, DeviceModel, EngineOptions, MemoryPlan, ProductInputs, Route};
+use crate::engine::{
+    BLOCK_SIZE, CacheType, DeviceModel, EngineOptions, MemoryPlan, ProductInputs, Route,
+};
 use crate::generate::GenerateError;
 use crate::model::{Model, ModelError};
 use crate::scheduler::{
@@ -216,6 +218,7 @@ fn load(
         name => name.to_owned(),
     };
     let vocab_size = config.vocab_size;
+    check_sizes(options, config.context_length)?;
     let (engine_options, scheduler_options) = plan(&config, backend, dtype, options);
     let engine_options = EngineOptions {
         product_inputs: source.activations.product_inputs(),
@@ -288,6 +291,37 @@ fn load(
     let (reuse, why) = engine.prefix_reuse();
     tracing::info!(reuse, why, "prefixes of earlier requests");
     Ok(engine)
+}
+
+/// Sizes that a model does not have, or that leave requests no room, are refused before it is
+/// loaded.
+fn check_sizes(options: &ServeOptions, context: usize) -> Result<(), CommandError> {
+    let (positions, tokens, running) = (
+        options.max_positions,
+        options.cache_tokens,
+        options.max_running,
+    );
+    if positions > context {
+        return Err(wrong(format!(
+            "max_positions is {positions}, and the model's context has {context}: give at most that, \
+             or 0 for all of it"
+        )));
+    }
+    let blocks = tokens.div_ceil(BLOCK_SIZE);
+    if positions > blocks * BLOCK_SIZE {
+        return Err(wrong(format!(
+            "max_positions is {positions}, and cache_tokens, {tokens}, holds no request of that \
+             length: give fewer of the one or more of the other"
+        )));
+    }
+    if blocks < running {
+        return Err(wrong(format!(
+            "cache_tokens is {tokens}, and each of max_running, {running}, requests needs a block of \
+             {BLOCK_SIZE}: give at least {} of the one or at most {blocks} of the other",
+            running * BLOCK_SIZE
+        )));
+    }
+    Ok(())
 }
 
 /// What a checkpoint has beside config and weights, and random weights have not.
@@ -426,4 +460,33 @@ async fn stop_signal() {
         }
     }
     let _ = tokio::signal::ctrl_c().await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_without_room_are_refused_by_name() {
+        let check = |positions, tokens, running| {
+            let layer = Layer {
+                max_positions: Some(positions),
+                cache_tokens: Some(tokens),
+                max_running: Some(running),
+                ..Layer::default()
+            };
+            check_sizes(&layer.resolve().expect("valid"), 1024)
+        };
+        for (positions, tokens, running) in [(0, 2048, 16), (1024, 1921, 16), (0, 1, 1)] {
+            assert!(check(positions, tokens, running).is_ok(), "{tokens}");
+        }
+        for (wrong, names) in [
+            ((1025, 2048, 16), "max_positions is 1025"),
+            ((512, 384, 1), "cache_tokens, 384"),
+            ((0, 1920, 16), "at least 2048 of the one or at most 15"),
+        ] {
+            let error = check(wrong.0, wrong.1, wrong.2).expect_err("no room");
+            assert!(error.to_string().contains(names), "{error}");
+        }
+    }
 }

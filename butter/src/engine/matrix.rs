@@ -10,7 +10,7 @@ use iron_runtime::{Backend, Device, DeviceError, Tensor};
 
 use super::pack::{BLOCK, PackedFormat, pack, pack_affine};
 use super::pack_k::{KPlanes, bits_of, pack_k};
-use super::plan::{Activation, Planner, ProductInputs};
+use super::plan::{Activation, Operand, Planner, ProductInputs};
 use super::route::tile_of;
 use crate::gguf::DequantiseError;
 use crate::model::ModelError;
@@ -342,6 +342,9 @@ impl Family {
 impl Planner {
     /// `y[r, :] = x[r, :] · wᵀ`.
     pub fn linear(&mut self, w: &Matrix, x: &Activation, y: &Activation) {
+        if self.linear_unpacked(w, x, y) {
+            return;
+        }
         match w {
             Matrix::Dense(w) => {
                 let operands = [x.into(), w.into(), y.into()];
@@ -349,10 +352,7 @@ impl Planner {
                 let (kernel, suffix) = if self.is_shared {
                     ("linear_skinny", format!("-ROWS={}", skinny_rows(rows)))
                 } else if self.is_tiled {
-                    let shape = [rows, outputs, w.shape()[1]];
-                    let tuned = self.tuned.product("linear", "TILE", self.dtype, shape);
-                    let tile = tuned.unwrap_or_else(|| tile_of(rows, outputs).into());
-                    ("linear", format!("-TILE={tile}"))
+                    return self.linear_tiled(x, w.into(), [outputs, w.shape()[1]], y);
                 } else {
                     let lanes = self.route.dense_lanes(w.shape()[1]);
                     ("matvec", format!("-LANES={lanes}"))
@@ -401,6 +401,22 @@ impl Planner {
                 self.launch(Family::QuantK, &kernel, &lanes, operands);
             }
         }
+    }
+
+    /// [`Self::linear`] by large tiles and dense weights `[outputs, inputs]`.
+    pub(super) fn linear_tiled(
+        &mut self,
+        x: &Activation,
+        w: Operand,
+        [outputs, inputs]: [u64; 2],
+        y: &Activation,
+    ) {
+        let rows = x.shape()[0];
+        let shape = [rows, outputs, inputs];
+        let tuned = self.tuned.product("linear", "TILE", self.dtype, shape);
+        let tile = tuned.unwrap_or_else(|| tile_of(rows, outputs).into());
+        let suffix = format!("-TILE={tile}");
+        self.launch(Family::Matmul, "linear", &suffix, [x.into(), w, y.into()]);
     }
 
     /// `x[r, :] · wᵀ` as a new activation `[rows, outputs]`.

@@ -25,6 +25,7 @@ mod rows;
 mod state;
 mod step;
 mod tuned;
+mod unpacked;
 
 pub use burst::KindTime;
 

@@ -20,6 +20,7 @@ use super::rows::{TILES, draws_of, gathered, most_tiles, reach_of, splits_of};
 use super::state::{BLOCK_SIZE, BlockTables, CacheShape, CacheType};
 use super::step::{Graph, Segments, StepContext, StepKey, StepTiles, UnpackedPages};
 use super::tuned::Tuned;
+use super::unpacked::row_numbers;
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
 use crate::model::{
@@ -74,6 +75,8 @@ pub struct DeviceModel {
     /// Where the device draws tokens.
     pub(super) draws: Option<DrawInputs>,
     route: Route,
+    /// Of rows of packed weights, on a device with matrix units.
+    row_numbers: Option<Tensor>,
     arena: Option<Tensor>,
     pub(super) pages: PageTable,
     pub(super) steps: HashMap<StepKey, RecordedStep>,
@@ -107,6 +110,7 @@ impl DeviceModel {
     ) -> Result<DeviceModel, ModelError> {
         iron_corpus::link();
         let config = config.clone();
+        let vocab_size = config.vocab_size;
         let (sequences, step_rows) = (options.max_sequences, options.max_step_rows);
         if options.cache == CacheType::F8E4M3 && config.keeps_latents() {
             return Err(ModelError::NoPackedLatents {
@@ -149,6 +153,9 @@ impl DeviceModel {
                 _ => Some(DrawInputs::new(&device, step_rows)?),
             },
             route: Route::of(&*device),
+            row_numbers: has_tiles(&*device, options.dtype)
+                .then(|| row_numbers(&device, vocab_size))
+                .transpose()?,
             device,
             arena: None,
             steps: HashMap::new(),
@@ -288,6 +295,7 @@ impl DeviceModel {
         let mut planner = Planner::new(self.options.dtype, self.route, product_inputs);
         planner.tuned = Tuned::of(&*self.device);
         planner.is_tiled = key.is_prompt() && has_tiles(&*self.device, self.options.dtype);
+        planner.row_numbers = self.row_numbers.clone().filter(|_| planner.is_tiled);
         planner.is_shared = !key.is_prompt() && self.route.shares_weights(self.options.dtype);
         let context = self.context_of(key)?;
         let Exchange {

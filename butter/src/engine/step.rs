@@ -285,6 +285,10 @@ impl Graph {
             planner.launch(Family::Layout, "select_rows", "", operands);
             selected = few;
         }
+        if step.key.prompts > 1 {
+            // Each has one result, by the product of a prompt that is alone, however many there are.
+            planner.row_numbers = None;
+        }
         Ok(planner.projected(output, &selected))
     }
 

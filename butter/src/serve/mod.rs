@@ -24,11 +24,13 @@ pub mod loading;
 mod messages;
 pub mod metrics;
 pub mod options;
+mod rebase;
 pub mod request;
 mod routes;
 pub mod stitch;
 pub mod tool_call;
 pub mod xml_call;
+mod xml_grammar;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

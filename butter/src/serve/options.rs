@@ -90,9 +90,16 @@ macro_rules! settings {
                     let items = get(name)?;
                     let items = items.split(',').map(str::trim);
                     let items = items.filter(|item| !item.is_empty()).map(str::to_owned);
-                    // One that names nothing says nothing: it must not take away a file's keys.
+                    // One that names nothing says nothing: it must not take away a file's.
                     Some(items.collect::<Vec<_>>()).filter(|items| !items.is_empty())
                 };
+                if get("BUTTER_API_KEYS").is_some() && list("BUTTER_API_KEYS").is_none() {
+                    return Err(OptionsError::Environment {
+                        name: "BUTTER_API_KEYS".to_owned(),
+                        value: get("BUTTER_API_KEYS").unwrap_or_default(),
+                        problem: "names no key; to serve anyone, unset it".to_owned(),
+                    });
+                }
                 Ok(Layer {
                     $($name: from_variable(&get, stringify!($name))?,)*
                     api_keys: list("BUTTER_API_KEYS"),
@@ -417,11 +424,11 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_that_names_nothing_takes_no_keys_away() {
+    fn keys_that_were_to_be_there_and_are_not_open_no_server() {
         for empty in ["", " ", ", ,"] {
             let only = |name: &str| (name == "BUTTER_API_KEYS").then(|| empty.to_owned());
-            let layer = Layer::from_environment(only).expect("lists have no wrong form");
-            assert!(layer.api_keys.is_none(), "{empty:?}");
+            let error = Layer::from_environment(only).expect_err("no key");
+            assert!(error.to_string().contains("names no key"), "{error}");
         }
     }
 
