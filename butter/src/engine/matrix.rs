@@ -11,7 +11,7 @@ use iron_runtime::{Backend, Device, DeviceError, Tensor};
 use super::pack::{BLOCK, PackedFormat, pack, pack_affine};
 use super::pack_k::{KPlanes, bits_of, pack_k};
 use super::plan::{Activation, Operand, Planner, ProductInputs};
-use super::route::{TILED_ROWS, tile_of};
+use super::route::tile_of;
 use crate::gguf::DequantiseError;
 use crate::model::ModelError;
 use crate::weights::{WeightMatrix, WeightVector};
@@ -351,7 +351,7 @@ impl Planner {
                 let (rows, outputs) = (x.shape()[0], w.shape()[0]);
                 let (kernel, suffix) = if self.is_shared {
                     ("linear_skinny", format!("-ROWS={}", skinny_rows(rows)))
-                } else if self.is_tiled && rows >= TILED_ROWS {
+                } else if self.is_tiled {
                     return self.linear_tiled(x, w.into(), [outputs, w.shape()[1]], y);
                 } else {
                     let lanes = self.route.dense_lanes(w.shape()[1]);

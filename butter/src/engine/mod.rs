@@ -18,6 +18,7 @@ mod pack;
 mod pack_k;
 mod pages;
 mod plan;
+mod prompts;
 mod recurrent;
 mod route;
 mod rows;

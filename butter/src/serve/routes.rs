@@ -133,7 +133,7 @@ async fn page() -> Response<Body> {
     response
 }
 
-async fn live() -> Response<Body> {
+pub async fn live() -> Response<Body> {
     json_response(StatusCode::OK, &json!({"status": "live"}))
 }
 
@@ -446,7 +446,8 @@ fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
     }
 }
 
-async fn read_bytes(request: Request, most: usize) -> Result<Vec<u8>, ApiError> {
+/// A request's body; of a longer one what is too long is thrown away.
+pub async fn read_bytes(request: Request, most: usize) -> Result<Vec<u8>, ApiError> {
     let mut body = request.into_body();
     let mut bytes = Vec::new();
     let mut length = 0;
