@@ -188,6 +188,8 @@ pub struct Planner {
     pub attends_by_large_tiles: bool,
     /// Whether the rows decode and share a reading of dense weights.
     pub is_shared: bool,
+    /// `0, 1, 2, …`, where a prompt's packed weights are decoded to be multiplied by large tiles.
+    pub row_numbers: Option<Tensor>,
     /// What was measured on the device.
     pub tuned: &'static Tuned,
     /// What products with packed weights read.
@@ -214,6 +216,7 @@ impl Planner {
             is_tiled: false,
             attends_by_large_tiles: false,
             is_shared: false,
+            row_numbers: None,
             tuned: Tuned::none(),
             product_inputs,
             rounded: None,
