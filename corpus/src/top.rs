@@ -307,7 +307,7 @@ fn top_merge_gives_the_first_in_order(t: &mut Cases) {
     for (maker, (cols, k)) in
         makers
             .into_iter()
-            .zip([(600, 9), (17_000, 64), (13_000, 50), (13_000, 50)])
+            .zip([(600, 9), (17_000, 64), (13_000, 50), (13_001, 50)])
     {
         merge_case(t, maker, 1 + u64::from(cols == 600), cols, k);
     }

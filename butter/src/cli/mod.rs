@@ -13,6 +13,7 @@ mod doctor;
 mod generate;
 mod inspect;
 mod limits;
+mod loading;
 mod logits;
 mod perplexity;
 mod pull;

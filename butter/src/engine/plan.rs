@@ -187,6 +187,8 @@ pub struct Planner {
     pub is_tiled: bool,
     /// Whether the rows decode and share a reading of dense weights.
     pub is_shared: bool,
+    /// `0, 1, 2, …`, where a prompt's packed weights are decoded to be multiplied by large tiles.
+    pub row_numbers: Option<Tensor>,
     /// What was measured on the device.
     pub tuned: &'static Tuned,
     /// What products with packed weights read.
@@ -212,6 +214,7 @@ impl Planner {
             route,
             is_tiled: false,
             is_shared: false,
+            row_numbers: None,
             tuned: Tuned::none(),
             product_inputs,
             rounded: None,

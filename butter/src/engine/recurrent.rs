@@ -265,7 +265,7 @@ impl GatedDeltaBlock {
             decay,
             strength,
         };
-        let read = match self.chunk.filter(|_| step.key.is_prompt) {
+        let read = match self.chunk.filter(|_| step.key.is_prompt()) {
             Some(chunk) => self.by_chunks(planner, segments, &rows, chunk),
             None => self.row_by_row(planner, segments, &rows),
         };
@@ -486,7 +486,7 @@ impl Mamba2Block {
             read,
             time,
         };
-        let y = match self.by_chunks && step.key.is_prompt {
+        let y = match self.by_chunks && step.key.is_prompt() {
             true => self.scanned_by_chunks(planner, segments, &rows),
             false => self.scanned(planner, segments, &rows),
         };

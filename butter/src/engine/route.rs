@@ -25,9 +25,6 @@ pub enum Route {
     Batched,
 }
 
-/// Rows from which a prompt's products, where the device has matrix units, go by large tiles.
-pub const TILED_ROWS: u64 = 8;
-
 impl Route {
     /// Every route.
     pub const ALL: [Route; 4] = [Route::Rows, Route::Unfused, Route::Fused, Route::Batched];

@@ -15,17 +15,22 @@ pub(super) const PROFILE_VARIABLE: &str = "IRON_VULKAN_PROFILE";
 /// Environment variable: `1` runs under the validation layer.
 pub(super) const VALIDATION_VARIABLE: &str = "IRON_VULKAN_VALIDATION";
 
+/// The loader, which stays for the life of the process: drivers do not give back what each loading
+/// of their library takes, and NVIDIA's opens no device after some hundred loadings.
+static ENTRY: Mutex<Option<ash::Entry>> = Mutex::new(None);
+/// The instance that all devices without validation share, which stays as long.
+static INSTANCE: Mutex<Option<ash::Instance>> = Mutex::new(None);
+
 /// The logical device with everything below it. Dropped last.
 pub(super) struct Context {
     pub device: ash::Device,
     pub instance: ash::Instance,
     pub queue_family: u32,
     pub info: Info,
+    /// Of an instance of this context's own.
     messenger: Option<Messenger>,
     /// Boxed, because the layer holds its address.
     messages: Box<Mutex<Vec<String>>>,
-    /// The library must outlive every function that came from it.
-    _entry: ash::Entry,
 }
 
 /// What the device has.
@@ -78,25 +83,21 @@ impl Context {
     /// Loads Vulkan and opens the device that [`DEVICE_VARIABLE`] names, else the first of the
     /// most capable kind.
     pub fn open() -> Result<Context, DeviceError> {
-        // SAFETY: loading the Vulkan loader runs its initialisers, which have no preconditions.
-        let entry = unsafe { ash::Entry::load() }.map_err(|error| DeviceError::Missing {
-            backend: BACKEND,
-            reason: error
-                .to_string()
-                .lines()
-                .next()
-                .unwrap_or_default()
-                .to_string(),
-            looked_for: loader_name().to_string(),
-        })?;
+        let entry = entry()?;
         let wants_validation = std::env::var(VALIDATION_VARIABLE).is_ok_and(|v| v == "1");
-        let instance = create_instance(&entry, wants_validation)?;
+        let instance = if wants_validation {
+            create_instance(&entry, true)?
+        } else {
+            shared_instance(&entry)?
+        };
         let opened = open_device(&entry, &instance, wants_validation);
         let (device, chosen, messages, messenger) = match opened {
             Ok(opened) => opened,
             Err(error) => {
-                // SAFETY: opening left no object of the instance.
-                unsafe { instance.destroy_instance(None) };
+                if wants_validation {
+                    // SAFETY: opening left no object of the instance, which is not shared.
+                    unsafe { instance.destroy_instance(None) };
+                }
                 return Err(error);
             }
         };
@@ -107,7 +108,6 @@ impl Context {
             info: chosen.info,
             messenger,
             messages,
-            _entry: entry,
         })
     }
 
@@ -125,8 +125,8 @@ impl Drop for Context {
             self.device.destroy_device(None);
             if let Some((loader, messenger)) = self.messenger.take() {
                 loader.destroy_debug_utils_messenger(messenger, None);
+                self.instance.destroy_instance(None);
             }
-            self.instance.destroy_instance(None);
         }
     }
 }
@@ -160,6 +160,34 @@ fn open_device(
             Err(error)
         }
     }
+}
+
+/// The loader of this process; one that could not be loaded is tried again.
+fn entry() -> Result<ash::Entry, DeviceError> {
+    let mut kept = ENTRY.lock();
+    if let Some(entry) = &*kept {
+        return Ok(entry.clone());
+    }
+    // SAFETY: loading the Vulkan loader runs its initialisers, which have no preconditions.
+    let entry = unsafe { ash::Entry::load() }.map_err(|error| DeviceError::Missing {
+        backend: BACKEND,
+        reason: error
+            .to_string()
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .to_string(),
+        looked_for: loader_name().to_string(),
+    })?;
+    Ok(kept.insert(entry).clone())
+}
+
+fn shared_instance(entry: &ash::Entry) -> Result<ash::Instance, DeviceError> {
+    let mut kept = INSTANCE.lock();
+    if let Some(instance) = &*kept {
+        return Ok(instance.clone());
+    }
+    Ok(kept.insert(create_instance(entry, false)?).clone())
 }
 
 fn loader_name() -> &'static str {
