@@ -529,7 +529,7 @@ impl AttentionBlock {
         attended: &Activation,
     ) {
         let [keys, values, table] = self.prompt_cache(planner, step);
-        let tiles = match (planner.is_tiled, self.config.head_dim) {
+        let tiles = match (planner.attends_by_large_tiles, self.config.head_dim) {
             (true, 64 | 128 | 256) => &tiles[1],
             _ => &tiles[0],
         };

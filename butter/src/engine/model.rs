@@ -15,7 +15,7 @@ use super::exchange::Exchange;
 use super::matrix::failed;
 use super::pages::{Forgetting, PageTable};
 use super::plan::{Activation, PlacedStep, Planner, ProductInputs};
-use super::route::{PROMPT_ROWS, Route, has_tiles};
+use super::route::{PROMPT_ROWS, Route, has_large_tiles, has_tiles};
 use super::rows::{TILES, draws_of, gathered, most_tiles, reach_of, splits_of};
 use super::state::{BLOCK_SIZE, BlockTables, CacheShape, CacheType};
 use super::step::{Graph, Segments, StepContext, StepKey, StepTiles, UnpackedPages};
@@ -295,6 +295,8 @@ impl DeviceModel {
         let mut planner = Planner::new(self.options.dtype, self.route, product_inputs);
         planner.tuned = Tuned::of(&*self.device);
         planner.is_tiled = key.is_prompt() && has_tiles(&*self.device, self.options.dtype);
+        planner.attends_by_large_tiles =
+            key.is_prompt() && has_large_tiles(&*self.device, self.options.dtype);
         planner.row_numbers = self.row_numbers.clone().filter(|_| planner.is_tiled);
         planner.is_shared = !key.is_prompt() && self.route.shares_weights(self.options.dtype);
         let context = self.context_of(key)?;

@@ -166,6 +166,16 @@ pub(super) fn launches(
         if must_wait {
             commands.barrier_of_launches();
         }
+        crate::alignment::write(
+            &mut block,
+            &pipeline.block_layout,
+            &launch.arguments,
+            |view| {
+                let buffer = shared.own(&*view.buffer)?;
+                let bytes = view.offset * u64::from(view.scalar.bytes());
+                Ok(buffer.allocation.address + bytes)
+            },
+        )?;
         if let (Some(offset), Some(at), Some(host)) = (pipeline.error_word, error_at, &host) {
             block[offset..offset + 8].copy_from_slice(&(host.address + at).to_le_bytes());
         }

@@ -3,9 +3,11 @@
 use std::ffi::{CStr, c_void};
 
 use ash::vk;
+use iron_ir::machine::FRAGMENT;
+use iron_passes::Fragments;
 use parking_lot::Mutex;
 
-use super::{BACKEND, failed};
+use super::{BACKEND, bfloat, failed};
 use crate::device::DeviceError;
 
 /// Environment variable: a device by its index or by a part of its name.
@@ -54,6 +56,8 @@ pub(super) struct Info {
     pub storage16: bool,
     pub atomic64: bool,
     pub atomic_float_add: bool,
+    /// Cooperative matrices of 16 by 16 over a subgroup with sums in `f32`.
+    pub matrices: Option<Fragments>,
     pub subgroups: bool,
     pub signed_zero_inf_nan: u32,
     pub denorm_preserve: u32,
@@ -77,6 +81,9 @@ struct Features {
     v12: vk::PhysicalDeviceVulkan12Features<'static>,
     v13: vk::PhysicalDeviceVulkan13Features<'static>,
     atomic_float: bool,
+    bfloat16: bool,
+    bfloat16_matrices: bool,
+    matrices: bool,
 }
 
 impl Context {
@@ -378,10 +385,21 @@ fn inspect(instance: &ash::Instance, physical: vk::PhysicalDevice) -> Result<Can
     if extensions {
         query = query.push_next(&mut atomic);
     }
+    let mut bfloat = bfloat::Features::new(false);
+    if has_extension(instance, physical, bfloat::NAME) {
+        query = query.push_next(&mut bfloat);
+    }
+    let mut matrix = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default();
+    if has_extension(instance, physical, ash::khr::cooperative_matrix::NAME) {
+        query = query.push_next(&mut matrix);
+    }
     // SAFETY: the chain holds structures that Vulkan 1.3, or the extension at hand, knows.
     unsafe { instance.get_physical_device_features2(physical, &mut query) };
     features.core = query.features;
     features.atomic_float = atomic.shader_buffer_float32_atomic_add == vk::TRUE;
+    features.bfloat16 = bfloat.shader_bfloat16_type == vk::TRUE;
+    features.bfloat16_matrices = bfloat.shader_bfloat16_cooperative_matrix == vk::TRUE;
+    features.matrices = matrix.cooperative_matrix == vk::TRUE;
     let needed = [
         (features.core.shader_int64, "shaderInt64"),
         (features.v12.buffer_device_address, "bufferDeviceAddress"),
@@ -460,6 +478,10 @@ fn inspect(instance: &ash::Instance, physical: vk::PhysicalDevice) -> Result<Can
         atomic64: features.v12.shader_buffer_int64_atomics == vk::TRUE
             && features.v12.shader_shared_int64_atomics == vk::TRUE,
         atomic_float_add: features.atomic_float,
+        matrices: match features.matrices {
+            true => matrices(instance, physical, features.bfloat16_matrices),
+            false => None,
+        },
         subgroups: p11
             .subgroup_supported_stages
             .contains(vk::ShaderStageFlags::COMPUTE)
@@ -497,6 +519,44 @@ fn inspect(instance: &ash::Instance, physical: vk::PhysicalDevice) -> Result<Can
         info,
         features: features.detached(),
     })
+}
+
+/// `VK_COMPONENT_TYPE_BFLOAT16_KHR`.
+const BFLOAT16: vk::ComponentTypeKHR = vk::ComponentTypeKHR::from_raw(1_000_141_000);
+
+/// The types of which the driver lists products of 16 by 16 over 16 steps with sums in `f32`.
+fn matrices(
+    instance: &ash::Instance,
+    physical: vk::PhysicalDevice,
+    has_bfloat16: bool,
+) -> Option<Fragments> {
+    let mut stages = vk::PhysicalDeviceCooperativeMatrixPropertiesKHR::default();
+    let mut properties = vk::PhysicalDeviceProperties2::default().push_next(&mut stages);
+    // SAFETY: the chain holds a structure of an extension that this device has.
+    unsafe { instance.get_physical_device_properties2(physical, &mut properties) };
+    let stages = stages.cooperative_matrix_supported_stages;
+    let functions = ash::khr::cooperative_matrix::Instance::new(&entry().ok()?, instance);
+    // SAFETY: `physical` came from this instance and has the extension.
+    let all = unsafe { functions.get_physical_device_cooperative_matrix_properties(physical) };
+    let all = all.ok()?;
+    let float = vk::ComponentTypeKHR::FLOAT32;
+    let has = |scalar| {
+        all.iter().any(|p| {
+            [p.m_size, p.n_size, p.k_size] == [FRAGMENT; 3]
+                && [p.a_type, p.b_type] == [scalar; 2]
+                && [p.c_type, p.result_type] == [float; 2]
+                && p.scope == vk::ScopeKHR::SUBGROUP
+        })
+    };
+    for p in &all {
+        tracing::debug!(target: "iron::vulkan", "cooperative matrices: {p:?}");
+    }
+    let found = Fragments {
+        f16: has(vk::ComponentTypeKHR::FLOAT16),
+        bf16: has_bfloat16 && has(BFLOAT16),
+    };
+    let is_any = found.f16 || found.bf16;
+    (is_any && stages.contains(vk::ShaderStageFlags::COMPUTE)).then_some(found)
 }
 
 impl Features {
@@ -570,6 +630,18 @@ fn create_device(instance: &ash::Instance, chosen: &Candidate) -> Result<ash::De
     if has.atomic_float {
         extensions.push(ash::ext::shader_atomic_float::NAME.as_ptr());
         info = info.push_next(&mut atomic);
+    }
+    let mut bfloat = bfloat::Features::new(has.bfloat16);
+    bfloat.shader_bfloat16_cooperative_matrix = has.bfloat16_matrices.into();
+    if has.bfloat16 {
+        extensions.push(bfloat::NAME.as_ptr());
+        info = info.push_next(&mut bfloat);
+    }
+    let mut matrix =
+        vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default().cooperative_matrix(true);
+    if has.matrices {
+        extensions.push(ash::khr::cooperative_matrix::NAME.as_ptr());
+        info = info.push_next(&mut matrix);
     }
     let info = info.enabled_extension_names(&extensions);
     // SAFETY: every pointer in `info` lives until the call returns, and every feature and
