@@ -53,8 +53,8 @@ pub struct Measurement {
     pub greatest: f64,
     /// Milliseconds of a step, by the median.
     pub step_milliseconds: f64,
-    /// Launches of a step; 0 where a prompt's steps differ.
-    pub launches: usize,
+    /// Launches of a step; none of prompts, whose steps differ.
+    pub launches: Option<usize>,
     /// Hash of the tokens.
     pub fingerprint: String,
     /// Hash of the first sequence's tokens, which is the same in every batch where a row does not
@@ -224,7 +224,7 @@ impl BenchPlan {
         })?;
         found.step_milliseconds = batch as f64 / found.tokens_per_second * 1e3;
         sequences.rewind(model)?;
-        found.launches = model.launches_of(&sequences.rows())?;
+        found.launches = Some(model.launches_of(&sequences.rows())?);
         Ok(found)
     }
 
@@ -265,7 +265,7 @@ impl BenchPlan {
             least: rates[0],
             greatest: rates[rates.len() - 1],
             step_milliseconds: 0.0,
-            launches: 0,
+            launches: None,
             fingerprint: fingerprint(&first),
             first_fingerprint: fingerprint(&of_first),
         })
@@ -451,10 +451,8 @@ impl BenchReport {
                 m.greatest,
                 m.repetitions,
                 m.step_milliseconds,
-                match m.launches {
-                    0 => "-".to_owned(),
-                    launches => launches.to_string(),
-                },
+                m.launches
+                    .map_or_else(|| "-".to_owned(), |launches| launches.to_string()),
                 m.fingerprint,
                 m.first_fingerprint,
             );

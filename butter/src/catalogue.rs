@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use memmap2::Mmap;
 
@@ -18,6 +19,8 @@ pub struct Tensor {
     range: Range<usize>,
     /// The exponents of the blocks of an MXFP4 tensor that is stored in two.
     scales: Option<Arc<Tensor>>,
+    /// Bytes that were read of the catalogue's tensors.
+    read: Arc<AtomicU64>,
 }
 
 impl Tensor {
@@ -37,7 +40,13 @@ impl Tensor {
             map,
             range,
             scales: None,
+            read: Arc::default(),
         }
+    }
+
+    /// Counts bytes that are read for a model.
+    pub(crate) fn count(&self, bytes: usize) {
+        self.read.fetch_add(bytes as u64, Relaxed);
     }
 
     /// The tensor `[.., columns]` whose codes of four bits lie in `blocks`,
@@ -98,9 +107,11 @@ impl Tensor {
     pub fn to_f32(&self) -> Result<Vec<f32>, DequantiseError> {
         let mut values = vec![0.0; self.elements()];
         if let Some(scales) = &self.scales {
+            self.count(self.range.len() + scales.range.len());
             dequantise_mxfp4(self.bytes(), scales.bytes(), &mut values);
             return Ok(values);
         }
+        self.count(self.range.len());
         dequantise(self.ty, self.bytes(), &mut values)?;
         Ok(values)
     }
@@ -115,10 +126,12 @@ impl Tensor {
             let blocks = columns / 32;
             let codes = &self.bytes()[row * blocks * 16..(row + 1) * blocks * 16];
             let scales = &scales.bytes()[row * blocks..(row + 1) * blocks];
+            self.count(codes.len() + scales.len());
             dequantise_mxfp4(codes, scales, out);
             return Ok(());
         }
         let length = self.ty.bytes_of(columns).unwrap_or(0);
+        self.count(length);
         dequantise(
             self.ty,
             &self.bytes()[row * length..(row + 1) * length],
@@ -131,28 +144,51 @@ impl Tensor {
 #[derive(Clone, Debug, Default)]
 pub struct TensorCatalogue {
     tensors: BTreeMap<String, Tensor>,
+    read: Arc<AtomicU64>,
+}
+
+/// How much of a checkpoint's tensors a model that is being loaded has read.
+#[derive(Clone, Debug)]
+pub struct ReadProgress {
+    read: Arc<AtomicU64>,
+    total: u64,
+}
+
+impl ReadProgress {
+    /// Bytes that were read, and of all tensors.
+    pub fn bytes(&self) -> (u64, u64) {
+        (self.read.load(Relaxed).min(self.total), self.total)
+    }
 }
 
 impl TensorCatalogue {
     /// The tensors of a GGUF file.
     pub fn from_gguf(file: &GgufFile) -> Self {
-        let tensors = file.header().tensors().iter().map(|info| {
-            let tensor = Tensor::new(
+        let mut catalogue = Self::default();
+        for info in file.header().tensors() {
+            catalogue.insert(Tensor::new(
                 info.name.clone(),
                 info.ty,
                 info.shape.clone(),
                 Arc::clone(file.map()),
                 info.range.clone(),
-            );
-            (info.name.clone(), tensor)
-        });
-        Self {
-            tensors: tensors.collect(),
+            ));
+        }
+        catalogue
+    }
+
+    /// What is read of its tensors from now on, and of copies of them.
+    pub fn progress(&self) -> ReadProgress {
+        self.read.store(0, Relaxed);
+        ReadProgress {
+            read: self.read.clone(),
+            total: self.bytes() as u64,
         }
     }
 
     /// Adds a tensor; gives the earlier one of that name back if there was one.
-    pub(crate) fn insert(&mut self, tensor: Tensor) -> Option<Tensor> {
+    pub(crate) fn insert(&mut self, mut tensor: Tensor) -> Option<Tensor> {
+        tensor.read = self.read.clone();
         self.tensors.insert(tensor.name.clone(), tensor)
     }
 

@@ -104,6 +104,12 @@ impl CheckpointKind {
             })
         })?;
         if metadata.is_file() {
+            let extension = path.extension().and_then(|extension| extension.to_str());
+            if matches!(extension, Some("safetensors" | "json" | "jinja")) {
+                return Err(wrong(
+                    "is a part of a checkpoint: name its folder".to_owned(),
+                ));
+            }
             return Ok(Self::Gguf(path.to_owned()));
         }
         if !metadata.is_dir() {
@@ -224,7 +230,11 @@ impl Checkpoint {
             if end_of_generation.is_empty()
                 && let Some(json) = optional_json(&folder.join(file))?
             {
-                end_of_generation = token_ids(json.get("eos_token_id"));
+                let found = token_ids(json.get("eos_token_id"), config.vocab_size);
+                end_of_generation = found.map_err(|problem| LoadError::Files {
+                    path: folder.join(file),
+                    problem: format!("eos_token_id {problem}"),
+                })?;
             }
         }
         if end_of_generation.is_empty() {
@@ -300,7 +310,7 @@ impl Checkpoint {
         let Some(source) = &self.chat_template else {
             return Err(LoadError::Files {
                 path: self.path.clone(),
-                problem: "the checkpoint has no chat template; give a prompt instead".to_owned(),
+                problem: "the checkpoint has no chat template: `butter generate --prompt` continues a text without one".to_owned(),
             });
         };
         let text = |id: fn(&Tokenizer) -> Option<u32>| {
@@ -428,11 +438,20 @@ fn template_of_settings(settings: &serde_json::Map<String, Json>) -> Option<Stri
     }
 }
 
-fn token_ids(json: Option<&Json>) -> Vec<u32> {
-    let id = |json: &Json| json.as_u64().and_then(|id| u32::try_from(id).ok());
+/// A token's id, a list of such, or nothing.
+fn token_ids(json: Option<&Json>, vocab_size: usize) -> Result<Vec<u32>, String> {
+    let id = |json: &Json| {
+        let id = json.as_u64().filter(|&id| id < vocab_size as u64);
+        id.and_then(|id| u32::try_from(id).ok()).ok_or_else(|| {
+            format!(
+                "is {}, expected ids below {vocab_size}",
+                quoted(&json.to_string())
+            )
+        })
+    };
     match json {
-        Some(Json::Array(ids)) => ids.iter().filter_map(id).collect(),
-        Some(single) => id(single).into_iter().collect(),
-        None => Vec::new(),
+        Some(Json::Array(ids)) => ids.iter().map(id).collect(),
+        None | Some(Json::Null) => Ok(Vec::new()),
+        Some(single) => Ok(vec![id(single)?]),
     }
 }

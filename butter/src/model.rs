@@ -135,6 +135,7 @@ pub trait Model {
             positions: self.context_length(),
             block: 1,
             recurrent: false,
+            prompts: 1,
         }
     }
 
@@ -228,6 +229,8 @@ pub struct ModelCapacity {
     pub block: usize,
     /// Whether a layer keeps a state without positions, so that a sequence can hardly be cut.
     pub recurrent: bool,
+    /// Prompts of which one step computes so many together; 1 where each is computed by itself.
+    pub prompts: usize,
 }
 
 /// A model could not do what was asked.

@@ -228,6 +228,7 @@ impl WeightMatrix {
             };
             for run in 0..runs {
                 let start = part.row(run) * row;
+                tensor.count(length * row);
                 bytes.extend_from_slice(&tensor.bytes()[start..start + length * row]);
             }
         }

@@ -81,6 +81,48 @@ fn the_small_file_itself_is_right() {
 }
 
 #[test]
+fn ends_that_are_no_tokens_are_refused() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/models/llama/bf16");
+    let folder = Folder::new();
+    for entry in fs::read_dir(&source).expect("a checkpoint") {
+        let entry = entry.expect("a file");
+        fs::copy(entry.path(), folder.path().join(entry.file_name())).expect("copied");
+    }
+    let text = fs::read_to_string(source.join("config.json")).expect("a config");
+    let mut config: Value = serde_json::from_str(&text).expect("JSON");
+    for wrong in [
+        json!("x"),
+        json!(-1),
+        json!(2.5),
+        json!({}),
+        json!([27, 99_999]),
+    ] {
+        config["eos_token_id"] = wrong.clone();
+        let path = folder.write("config.json", config.to_string().as_bytes());
+        let error = Checkpoint::open(folder.path())
+            .expect_err("refused")
+            .to_string();
+        let path = path.display().to_string();
+        assert!(
+            error.contains(&path) && error.contains("eos_token_id is"),
+            "{wrong}: {error}"
+        );
+    }
+    for (right, ends) in [
+        (json!(null), vec![]),
+        (json!(27), vec![27]),
+        (json!([1, 2]), vec![1, 2]),
+    ] {
+        config["eos_token_id"] = right;
+        folder.write("config.json", config.to_string().as_bytes());
+        let checkpoint = Checkpoint::open(folder.path()).expect("loads");
+        assert_eq!(checkpoint.end_of_generation, ends);
+    }
+    let weights = folder.path().join("config.json");
+    assert!(refusal(&weights).contains("name its folder"));
+}
+
+#[test]
 fn each_lie_is_named_with_both_values() {
     let folder = Folder::new();
     let huge = 1u64 << 63;

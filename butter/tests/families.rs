@@ -250,42 +250,64 @@ fn outputs_are_the_references(family: &str, bound: f32) {
     });
 }
 
-/// In `bf16` last logits lie no further from the reference's in `f32` than twice what PyTorch's own
-/// in `bf16` do, at the last position or the median one of a checkpoint's worst prompt: both round
-/// to the same 8 bits, at other places, so that PyTorch's distance is one draw of what rounding
-/// does to these weights.
+/// In `bf16` the logits of a prompt's median position lie no further from those in `f32` than twice
+/// what PyTorch's do, and those of any position no further than twice PyTorch's worst of all
+/// prompts: both round to the same 8 bits, at other places. Where a router's choice is nearly tied,
+/// rounding sends a position to another expert, and its logits move far more than those of others;
+/// which position that is, is chance. The last position's reference in `f32` is PyTorch's own.
 #[test]
 fn outputs_in_bf16_lie_as_near_as_pytorchs() {
+    const MEDIAN: &str = "bf16_median_pos_max_diff";
+    const WORST: &str = "bf16_max_abs_diff";
+    let theirs = |prompt: &Json, key: &str| prompt[key].as_f64().expect("a distance") as f32;
     for family in EACH_GRAPH {
         let checkpoint = checkpoint(family);
         let goldens = json(&data(&format!("models/{family}/goldens.json")));
-        let theirs = prompts(&goldens).iter().flat_map(|prompt| {
-            ["bf16_last_max_abs_diff", "bf16_median_pos_max_diff"].map(|key| {
-                let distance = prompt[key].as_f64();
-                distance.expect("PyTorch's distance") as f32
-            })
-        });
-        let bound = 2.0 * theirs.fold(0.0, f32::max);
+        let worst = prompts(&goldens).iter().map(|prompt| theirs(prompt, WORST));
+        let theirs_worst = worst.fold(0.0, f32::max);
         on_backends("cpu", |backend| {
-            let mut model = load_as(Scalar::BF16, &checkpoint, backend, 160);
-            let mut worst = 0.0f32;
+            let mut exact = load(&checkpoint, backend, 160);
+            let mut rounded = load_as(Scalar::BF16, &checkpoint, backend, 160);
             for prompt in prompts(&goldens) {
                 let tokens = ids(&prompt["prompt_ids"]);
-                let found = chunked(&mut model, &tokens, &[tokens.len()]);
-                let distance = distance(&found, &floats(&prompt["last_logits"]));
-                println!(
-                    "{family} in bf16 on {backend:?}: {} ids, {distance}",
-                    tokens.len()
-                );
-                worst = worst.max(distance);
+                let wide = at_every_position(&mut exact, &tokens);
+                let narrow = at_every_position(&mut rounded, &tokens);
+                let golden = floats(&prompt["last_logits"]);
+                let last = distance(wide.last().expect("a row"), &golden);
+                assert!(last < 2e-3, "{family} on {backend:?} in f32: {last}");
+                let both = wide.iter().zip(&narrow);
+                let mut distances: Vec<f32> = both.map(|(a, b)| distance(a, b)).collect();
+                distances.sort_by(f32::total_cmp);
+                let count = distances.len();
+                for (name, ours, theirs) in [
+                    ("median", distances[(count - 1) / 2], theirs(prompt, MEDIAN)),
+                    ("worst", distances[count - 1], theirs_worst),
+                ] {
+                    let line = format!(
+                        "{family} in bf16 on {backend:?}, {count} ids, {name} position: {ours}, \
+                         PyTorch's {theirs}"
+                    );
+                    println!("{line}");
+                    assert!(ours <= 2.0 * theirs, "{line}");
+                }
             }
-            println!("{family} in bf16 on {backend:?}: at most {worst}, bound {bound}");
-            assert!(
-                worst < bound,
-                "{family} on {backend:?}: {worst}, bound {bound}"
-            );
         });
     }
+}
+
+/// Logits of every position of a prompt, in one step.
+fn at_every_position(model: &mut DeviceModel, prompt: &[u32]) -> Vec<Vec<f32>> {
+    let sequence = model.open_sequence(prompt.len()).expect("a sequence");
+    let mut step = rows(sequence, 0, prompt);
+    for row in &mut step {
+        row.output = RowOutput::Logits;
+    }
+    let results = model.step(&step).expect("a step");
+    model.close_sequence(sequence);
+    results
+        .iter()
+        .map(|result| logits(result).to_vec())
+        .collect()
 }
 
 /// The same tokens where no step takes a whole prompt.

@@ -92,12 +92,14 @@ fn load(family: &str, backend: Backend, sequences: usize) -> DeviceModel {
         dtype: iron_ir::Scalar::F32,
         product_inputs: ProductInputs::Exact,
         max_sequences: sequences,
-        max_step_rows: CHUNK,
+        max_step_rows: 2 * CHUNK,
         cache_positions: sequences * 192,
         cache: CacheType::Activations,
     };
     let device = iron_runtime::open(backend).expect("opened before");
-    DeviceModel::load(device, &checkpoint, options).expect("the model loads")
+    let mut model = DeviceModel::load(device, &checkpoint, options).expect("the model loads");
+    model.set_sharing_of_prompts(true);
+    model
 }
 
 /// A scheduler of `running` requests; `spare` sequences more may be kept.
@@ -116,7 +118,7 @@ fn bench_of(model: Box<dyn Model>, running: usize, reuse: PrefixReuse) -> Bench 
     let options = SchedulerOptions {
         max_running: running,
         chunk: CHUNK,
-        prefill_budget: CHUNK,
+        prefill_budget: 2 * CHUNK,
         max_positions: 192,
         reuse,
         preempt_after: (running > 1).then_some(Duration::from_millis(200)),

@@ -540,6 +540,58 @@ fn short_prompts_share_a_step() {
     bench.check_empty();
 }
 
+// A step has the chunks of as many prompts as the budget and the model take, each at the same cuts
+// as alone; a prompt of few rows has other kernels, and its own step.
+#[test]
+fn prompts_share_a_step_up_to_the_budget() {
+    let mut chosen = options();
+    chosen.prefill_budget = 64;
+    let mut bench = Bench::new(chosen, |model| {
+        model.rows = 64;
+        model.capacity.prompts = 3;
+    });
+    let lengths = [40, 16, 70, 33, 20];
+    let mut clients: Vec<Client> = lengths
+        .iter()
+        .enumerate()
+        .map(|(i, &length)| bench.submit(&prompt(i as u32, length), 3))
+        .collect();
+    let before = bench.control.steps.load(SeqCst);
+    bench.turn();
+    // 16 rows of each of the first three, and of the fourth.
+    assert_eq!(bench.control.steps.load(SeqCst) - before, 2);
+    bench.run(&mut clients);
+    for (i, (client, length)) in clients.iter().zip(lengths).enumerate() {
+        assert_eq!(client.tokens, lonely(&prompt(i as u32, length), 3));
+        assert_eq!(client.receipt().prefill_steps, length.div_ceil(16));
+    }
+    bench.check_empty();
+}
+
+// A step of several prompts that fails shows which of them is at fault.
+#[test]
+fn a_prompt_at_fault_fails_alone_among_prompts() {
+    let mut chosen = options();
+    chosen.prefill_budget = 64;
+    let mut bench = Bench::new(chosen, |model| {
+        model.rows = 64;
+        model.capacity.prompts = 4;
+    });
+    bench.control.faulty_token.store(7, SeqCst);
+    let mut prompts: Vec<Vec<u32>> = (0..4).map(|_| vec![9; 32]).collect();
+    prompts[2][20] = 7;
+    let mut clients: Vec<Client> = prompts.iter().map(|p| bench.submit(p, 4)).collect();
+    bench.run(&mut clients);
+    for (i, (client, prompt)) in clients.iter().zip(&prompts).enumerate() {
+        match &client.end {
+            Some(Err(Failure::Device(_))) => assert_eq!(i, 2),
+            Some(Ok(_)) => assert_eq!((i != 2, &client.tokens), (true, &lonely(prompt, 4))),
+            other => panic!("{i}: {other:?}"),
+        }
+    }
+    bench.check_empty();
+}
+
 #[test]
 fn short_prompts_without_end_hold_up_no_long_one() {
     let mut bench = Bench::new(options(), |_| ());
@@ -668,11 +720,14 @@ proptest! {
         proposer in 0usize..3,
         verify_rows in 2usize..=10,
         on_host: bool,
+        prompts in 1usize..4,
     ) {
         let mut chosen = options();
         chosen.reuse = if any { PrefixReuse::Any } else { PrefixReuse::Exact };
         chosen.preempt_after = preempt.then_some(Duration::from_millis(30));
+        chosen.prefill_budget = 24 * prompts;
         let mut bench = Bench::new(chosen, |model| {
+            model.capacity.prompts = prompts;
             model.capacity.sequences = sequences;
             model.capacity.positions = positions * 16;
             model.capacity.recurrent = recurrent;

@@ -50,6 +50,8 @@ fn a_completion_and_its_stream_are_the_models_answer() {
     assert_eq!(ids.text(0), expected);
     let echoed = server.complete("xyz", json!({"max_tokens": 0, "echo": true}));
     assert_eq!((echoed.text(0).as_str(), echoed.status), ("xyz", 200));
+    let scored = server.complete("xyz", json!({"logprobs": 1, "echo": true}));
+    assert_eq!((scored.status, scored.error().2.as_str()), (400, "echo"));
     server.check_empty();
 }
 
@@ -750,11 +752,15 @@ fn tokens_metrics_and_receipts() {
     let both = json!({"prompt": "a", "messages": [{"role": "user", "content": "a"}]});
     let error = server.post("/tokenize", &both);
     assert_eq!(error.error().2, "messages");
-    assert!(error.body.contains("cannot both"), "{}", error.body);
+    assert!(error.body.contains("give one of them"), "{}", error.body);
     let back = server
         .post("/detokenize", &json!({"tokens": [258, 33]}))
         .json();
     assert_eq!(back["prompt"], "abc!");
+    let neither = server.post("/tokenize", &json!({}));
+    assert_eq!(neither.error().2, "prompt");
+    let written = server.post("/detokenize", &json!({"tokens": [33, 256]}));
+    assert_eq!(written.json()["prompt"], "!<|end|>");
     assert_eq!(
         server
             .post("/detokenize", &json!({"tokens": [259]}))

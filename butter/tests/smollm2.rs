@@ -191,6 +191,40 @@ fn logits_are_the_references() {
     assert!(worst < 1e-3, "{worst}");
 }
 
+/// How far the prompts' last logits lie from the reference's.
+struct Distance {
+    mean: f64,
+    worst: f64,
+    /// First tokens that are the reference's.
+    firsts: usize,
+}
+
+fn distance(model: &mut dyn Model, prompts: &[Value]) -> Distance {
+    let (mut worst, mut sum, mut count, mut firsts) = (0.0f64, 0.0, 0, 0);
+    for prompt in prompts {
+        let logits = prompt_logits(model, &ids(&prompt["prompt_ids"])).expect("runs");
+        let largest = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]));
+        firsts += usize::from(largest == prompt["greedy"][0].as_u64().map(|id| id as usize));
+        for entry in prompt["top20"].as_array().expect("top20") {
+            let token = entry[0].as_u64().expect("an id") as usize;
+            let off = (f64::from(logits[token]) - entry[1].as_f64().expect("a logit")).abs();
+            // A NaN is no small distance.
+            worst = if off <= worst { worst } else { off };
+            (sum, count) = (sum + off, count + 1);
+        }
+    }
+    let mean = sum / f64::from(count);
+    println!(
+        "top 20 logits of {} prompts: off by {mean:.4} in the mean, {worst:.4} at most; {firsts} first tokens equal",
+        prompts.len()
+    );
+    Distance {
+        mean,
+        worst,
+        firsts,
+    }
+}
+
 /// What rounding activations to 8 bits costs: the prompts' last logits beside the reference's.
 #[test]
 fn activations_of_8_bits_stay_near_the_reference() {
@@ -200,24 +234,40 @@ fn activations_of_8_bits_stay_near_the_reference() {
     let checkpoint = Checkpoint::open(&path).expect("the file loads");
     let (backend, dtype) = (Backend::Cpu, ActivationType::F32);
     let mut model = open_model(&checkpoint, backend, dtype, Activations::Q8).expect("opens");
-    let (mut worst, mut sum, mut count, mut firsts) = (0.0f64, 0.0, 0, 0);
     let prompts = goldens();
-    for prompt in &prompts {
-        let logits = prompt_logits(model.as_mut(), &ids(&prompt["prompt_ids"])).expect("runs");
-        let largest = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]));
-        firsts += usize::from(largest == prompt["greedy"][0].as_u64().map(|id| id as usize));
-        for entry in prompt["top20"].as_array().expect("top20") {
-            let token = entry[0].as_u64().expect("an id") as usize;
-            let off = (f64::from(logits[token]) - entry[1].as_f64().expect("a logit")).abs();
-            (worst, sum, count) = (worst.max(off), sum + off, count + 1);
-        }
-    }
-    let mean = sum / f64::from(count);
-    println!(
-        "top 20 logits of {} prompts: off by {mean:.4} in the mean, {worst:.4} at most; {firsts} first tokens equal",
-        prompts.len()
-    );
+    let found = distance(model.as_mut(), &prompts);
+    let (mean, worst) = (found.mean, found.worst);
     // Rounding shows, and is small beside logits of about 20.
     assert!(mean > 1e-3 && mean < 0.25 && worst < 1.5, "{mean} {worst}");
-    assert!(firsts + 2 >= prompts.len(), "{firsts}");
+    assert!(found.firsts + 2 >= prompts.len());
+}
+
+/// Activations of 16 bits, on the backends that `IRON_TEST_BACKENDS` names; the CPU otherwise, and
+/// one prompt there. On `cuda` prompts decode the packed weights and go by matrix units.
+#[test]
+fn activations_of_16_bits_stay_near_the_reference() {
+    let Some(path) = smollm2("activations_of_16_bits_stay_near_the_reference") else {
+        return;
+    };
+    let checkpoint = Checkpoint::open(&path).expect("the file loads");
+    let names = std::env::var("IRON_TEST_BACKENDS").unwrap_or_else(|_| "cpu".to_owned());
+    for name in names.split(',') {
+        let (backend, count) = match name {
+            "cuda" => (Backend::Cuda, usize::MAX),
+            "vulkan" => (Backend::Vulkan, usize::MAX),
+            _ => (Backend::Cpu, 1),
+        };
+        let prompts: Vec<Value> = goldens().into_iter().take(count).collect();
+        for (dtype, mean, worst) in [
+            (ActivationType::F16, 0.03, 0.2),
+            (ActivationType::Bf16, 0.25, 1.5),
+        ] {
+            let opened = open_model(&checkpoint, backend, dtype, Activations::Exact);
+            let mut model = opened.expect("the backend opens");
+            println!("{name}, {}", dtype.name());
+            let found = distance(model.as_mut(), &prompts);
+            assert!(found.mean < mean && found.worst < worst);
+            assert!(found.firsts + 2 >= prompts.len());
+        }
+    }
 }

@@ -359,13 +359,15 @@ impl<const HEAD_DIM: u32, const ROWS: u32> Tiles<HEAD_DIM, ROWS> {
     const APART: bool = ROWS >= 128;
 }
 
-/// Attention of many consecutive query rows of one sequence, by tiles with a running softmax
-/// (Dao et al., 2022). Row `r` has position `positions[0] + r` and sees the last `window` keys
-/// up to its own. Queries and outputs are head-major views. `scale` is above 0. Exponentials are
-/// the target's fast ones.
+/// Attention of prompts, by tiles with a running softmax (Dao et al., 2022). The rows of a sequence
+/// lie side by side at consecutive positions; tile `t` is the rows `tiles[t, 0]..tiles[t, 1]`, at
+/// most `ROWS` of one sequence and as many as there are before the next. Its outputs are the rows
+/// from `t * ROWS` on of `y`, zeros behind them; a tile may have no rows. A row sees the last
+/// `window` keys up to its own, and what it gets depends on the rows of its tile alone. Queries and
+/// outputs are head-major views. `scale` is above 0. Exponentials are the target's fast ones.
 #[kernel(
     approximate,
-    grid = [ceil_div(rows, ROWS), heads],
+    grid = [tiles, heads],
     workgroup = Tiles::<HEAD_DIM, ROWS>::THREADS,
     requires(heads % kv_heads == 0, block_size % ROWS == 0),
     instances(T = [f32, f16, bf16], HEAD_DIM = [32, 64, 80, 96, 128, 256, 16], ROWS = [16]),
@@ -376,19 +378,25 @@ pub fn attention_prefill<T: Float, const HEAD_DIM: u32, const ROWS: u32>(
     k_cache: &Tensor<T, (blocks, kv_heads, block_size, HEAD_DIM)>,
     v_cache: &Tensor<T, (blocks, kv_heads, block_size, HEAD_DIM)>,
     positions: &Tensor<u32, (rows,)>,
-    block_table: &Tensor<u32, (max_blocks,)>,
+    sequences: &Tensor<u32, (rows,)>,
+    tile_rows: &Tensor<u32, { (tiles, 2) }>,
+    block_table: &Tensor<u32, (all_sequences, max_blocks)>,
     sinks: &Tensor<f32, (heads,)>,
-    y: &mut Tensor<T, (heads, rows, HEAD_DIM)>,
+    y: &mut Tensor<T, (heads, places, HEAD_DIM)>,
     scale: f32,
     window: u32,
     soft_cap: f32,
 ) {
     let head = group_id(1);
     let kv_head = head / (heads / kv_heads);
-    // The longest rows first, so that the last workgroups to run are short ones.
-    let first_row = (group_count(0) - 1 - group_id(0)) * ROWS;
-    let base = positions[0] + first_row;
-    let end = base + (rows - first_row).min(ROWS);
+    // The longest rows of a sequence first, so that the last workgroups to run are short ones.
+    let tile = group_count(0) - 1 - group_id(0);
+    let first_row = index_in(tile_rows[[tile, 0]], rows);
+    let count = (tile_rows[[tile, 1]] - first_row).min(ROWS);
+    let sequence = index_in(sequences[first_row], all_sequences);
+    let base = positions[first_row];
+    // A tile without rows sees nothing.
+    let end = select(count > 0, base + count, 0);
     // The first key that any row sees, down to a whole tile.
     let step = Tiles::<HEAD_DIM, ROWS>::KEYS;
     let lowest = base + 1 - (base + 1).min(window);
@@ -415,11 +423,11 @@ pub fn attention_prefill<T: Float, const HEAD_DIM: u32, const ROWS: u32>(
     let mut row_sum = reg_tile::<f32>(ROWS, 1, 0.0);
 
     largest.fill(bottom);
-    sum.fill((sink - bottom).exp2());
+    sum.fill(select(count > 0, (sink - bottom).exp2(), 1.0));
     queries.load(q, [head, first_row, 0]);
     for start in (lowest..end).step_by(step as usize) {
         let page = index_in(start / block_size, max_blocks);
-        let block = index_in(block_table[page], blocks);
+        let block = index_in(block_table[[sequence, page]], blocks);
         let slot = start % block_size;
         keys.load(k_cache, [block, kv_head, slot, 0]);
         scores.fill(0.0);
@@ -467,7 +475,10 @@ pub fn attention_prefill<T: Float, const HEAD_DIM: u32, const ROWS: u32>(
         }
     }
     output.map2(&sum, |value, sum| value / sum);
-    output.store(y, [head, first_row, 0]);
+    if count < ROWS {
+        output.map_indexed(|value, row, _| select(row < count, value, 0.0));
+    }
+    output.store(y, [head, tile * ROWS, 0]);
 }
 
 /// Attention of one query over `length` positions in f64, reading the paged cache by its
@@ -643,17 +654,40 @@ fn attention_combine_matches_f64(t: &mut Cases) {
     }
 }
 
-/// Rows, first position, heads, key-value heads.
-const PREFILLS: [(u64, u64, u64, u64); 4] =
-    [(1, 0, 1, 1), (16, 0, 2, 1), (37, 30, 4, 2), (20, 310, 1, 1)];
+/// Of each sequence the first position and the rows of a prompt; heads, key-value heads.
+type Prompts = (&'static [(u64, u64)], u64, u64);
+
+const PREFILLS: [Prompts; 4] = [
+    (&[(0, 1)], 1, 1),
+    (&[(0, 16)], 2, 1),
+    (&[(30, 37), (0, 16), (47, 1)], 4, 2),
+    (&[(310, 20)], 1, 1),
+];
 
 /// The same for tiles of 128 rows, with what is added to plain attention: one row, several tiles
-/// of rows and of keys, the first tiles out of the window.
-const WIDE_PREFILLS: [((u64, u64, u64, u64), Extras); 3] = [
-    ((1, 0, 1, 1), EXTRAS[1]),
-    ((5, 125, 2, 1), EXTRAS[0]),
-    ((130, 310, 1, 1), EXTRAS[2]),
+/// of rows and of keys, several sequences, the first tiles out of the window.
+const WIDE_PREFILLS: [(Prompts, Extras); 3] = [
+    ((&[(0, 1)], 1, 1), EXTRAS[1]),
+    ((&[(125, 5), (0, 3)], 2, 1), EXTRAS[0]),
+    ((&[(310, 130)], 1, 1), EXTRAS[2]),
 ];
+
+/// First row and one past the last of each tile of up to `size` rows; one without rows behind them.
+fn tiles_of(prompts: &[(u64, u64)], size: u64) -> Vec<(u64, u64)> {
+    let mut tiles = Vec::new();
+    let mut begin = 0;
+    for (_, rows) in prompts {
+        let end = begin + rows;
+        tiles.extend(
+            (begin..end)
+                .step_by(size as usize)
+                .map(|first| (first, end.min(first + size))),
+        );
+        begin = end;
+    }
+    tiles.push((0, 0));
+    tiles
+}
 
 #[test_kernel(attention_prefill)]
 fn attention_prefill_matches_f64(t: &mut Cases) {
@@ -671,36 +705,54 @@ fn attention_prefill_matches_f64(t: &mut Cases) {
     if tile_rows > 16 {
         cases = WIDE_PREFILLS.to_vec();
     }
-    for ((rows, first, heads, kv_heads), extras) in cases {
+    for ((prompts, heads, kv_heads), extras) in cases {
         let block_size = tile_rows.max(32);
-        let pages = (first + rows).div_ceil(block_size);
+        let rows: u64 = prompts.iter().map(|(_, rows)| rows).sum();
+        let ends = prompts.iter().map(|(first, rows)| first + rows);
+        let pages = ends.max().unwrap_or(0).div_ceil(block_size);
+        let sequences = prompts.len() as u64;
+        // The sequence and the position of each row.
+        let places: Vec<(i64, i64)> = (0..)
+            .zip(prompts)
+            .flat_map(|(sequence, (first, rows))| {
+                (*first..first + rows).map(move |position| (sequence, position as i64))
+            })
+            .collect();
+        let tiles = tiles_of(prompts, tile_rows);
+        let bounds = tiles
+            .iter()
+            .flat_map(|(first, end)| [*first as i64, *end as i64]);
+        let [of_row, at] = [0, 1].map(|i| places.iter().map(|p| [p.0, p.1][i]).collect());
+        let listed = |values: Vec<i64>| ints(0, 1).map(move |i, _| values[i]);
         let scale = 1.0 / (head_dim as f32).sqrt();
         t.case(format!(
-            "{rows} rows from {first}, {heads}/{kv_heads} heads, {extras:?}"
+            "rows {prompts:?}, {heads}/{kv_heads} heads, {extras:?}"
         ))
         .input("q", [heads, rows, head_dim], normal(0.0, 1.0))
         .input(
             "k_cache",
-            [pages, kv_heads, block_size, head_dim],
+            [pages * sequences, kv_heads, block_size, head_dim],
             normal(0.0, 1.0),
         )
         .input(
             "v_cache",
-            [pages, kv_heads, block_size, head_dim],
+            [pages * sequences, kv_heads, block_size, head_dim],
             normal(0.0, 1.0),
         )
+        .input("positions", [rows], listed(at))
+        .input("sequences", [rows], listed(of_row))
         .input(
-            "positions",
-            [rows],
-            ints(0, 1).map(move |row, _| (first + row as u64) as i64),
+            "tile_rows",
+            [tiles.len() as u64, 2],
+            listed(bounds.collect()),
         )
         .input(
             "block_table",
-            [pages],
-            ints(0, 1).map(move |i, _| pages as i64 - 1 - i as i64),
+            [sequences, pages],
+            ints(0, 1).map(move |i, _| (pages * sequences) as i64 - 1 - i as i64),
         )
         .input("sinks", [heads], extras.sinks(heads))
-        .output("y", [heads, rows, head_dim])
+        .output("y", [heads, tiles.len() as u64 * tile_rows, head_dim])
         .scalar("scale", scale)
         .scalar("window", extras.window)
         .scalar("soft_cap", extras.soft_cap)
@@ -714,13 +766,21 @@ fn attention_prefill_matches_f64(t: &mut Cases) {
                 extras,
             };
             let table = inputs.ints("block_table");
-            let mut y = Vec::new();
-            for (i, q) in inputs["q"].chunks(head_dim as usize).enumerate() {
-                let (head, row) = (i / rows as usize, i % rows as usize);
+            let (pages, size) = (pages as usize, tile_rows as usize);
+            let (head_dim, rows) = (head_dim as usize, rows as usize);
+            let mut y = vec![0.0; heads as usize * tiles.len() * size * head_dim];
+            for (i, q) in inputs["q"].chunks(head_dim).enumerate() {
+                let (head, row) = (i / rows, i % rows);
                 let kv_head = head / (heads / kv_heads) as usize;
-                let length = first as usize + row + 1;
+                let (sequence, position) = (places[row].0 as usize, places[row].1 as usize);
+                let table = &table[sequence * pages..(sequence + 1) * pages];
                 let sink = inputs["sinks"][head];
-                y.extend(oracle.attend(q, table, kv_head, length, f64::from(scale), sink));
+                let found = oracle.attend(q, table, kv_head, position + 1, f64::from(scale), sink);
+                let is_its = |(first, end): &(u64, u64)| (*first..*end).contains(&(row as u64));
+                let tile = tiles.iter().position(is_its).unwrap_or(0);
+                let place = tile * size + row - tiles[tile].0 as usize;
+                let at = (head * tiles.len() * size + place) * head_dim;
+                y[at..at + head_dim].copy_from_slice(&found);
             }
             out.set("y", y);
         });

@@ -13,6 +13,9 @@ use crate::types::{Scalar, Type};
 /// Threads of a warpgroup, the unit that issues a warpgroup product.
 pub const WARPGROUP: u32 = 128;
 
+/// Rows, columns and steps of a fragment, the part of a tile that a subgroup multiplies at once.
+pub const FRAGMENT: u32 = 16;
+
 /// Columns of a panel of a swizzled tile in elements of 16 bits: 128 bytes, the widest pattern.
 pub const PANEL: u32 = 64;
 
@@ -66,6 +69,30 @@ crate::op::operators! {
         TurnWait = "turn_wait",
         /// Gives a warpgroup its turn, of two that take turns. Operands: its index.
         TurnGive = "turn_give",
+        /// Sets fragments of sums to a number. A *fragment* is 16 by 16 elements that a subgroup
+        /// holds together; which lane has which element is the target's affair, so all that can be
+        /// done with one is here. A subgroup's fragments of a tile are one private array of `f32`,
+        /// as many elements as a lane has, fragment after fragment, that nothing but these
+        /// operations touches. Every thread of the subgroup is there, with the same operands.
+        /// Arrays: sums. Numbers: fragments, bits of the number.
+        FragmentFill = "fragment_fill",
+        /// `d += a · b` for a grid of fragments and 16 steps of `k`. Arrays: sums (row after row
+        /// of the grid), a, b (shared, of one 16-bit float type or its bits). Operands: element
+        /// offset of a's first fragment, of b's. Numbers: rows and columns of the grid; whether
+        /// the elements are `bf16` (1) or `f16` (0); then for a and for b three each: elements
+        /// between lines of memory, elements between fragments of the grid, and whether the steps
+        /// of `k` are neighbours in a line (1) or lines (0). Offsets and distances are multiples
+        /// of 8 elements.
+        FragmentProduct = "fragment_product",
+        /// Writes a fragment to shared memory, row after row. Arrays: sums, memory (shared `f32`).
+        /// Operands: element offset of the first. Numbers: fragment, elements between rows.
+        FragmentStore = "fragment_store",
+        /// Reads a fragment as [`FragmentStore`](MachineOp::FragmentStore) writes it.
+        FragmentLoad = "fragment_load",
+        /// Four words, `u32x4`: reads 16 aligned bytes of a tensor, long before they are used. It keeps
+        /// its place among barriers, where a compiler would move an ordinary read to its use.
+        /// Source: the tensor. Operands: element offset, `u64`.
+        FetchChunk = "fetch_chunk",
         /// Raises (second number 1) or lowers (0) the registers of this warpgroup's threads.
         /// Numbers: registers, direction.
         Registers = "registers",
@@ -81,7 +108,8 @@ pub struct Signature {
     pub arrays: usize,
     /// A tensor is named.
     pub source: bool,
-    /// Operands, `u32` each; [`MachineOp::CopyPanel`] has one more a dimension.
+    /// Operands, `u32` each but that of [`MachineOp::FetchChunk`]; [`MachineOp::CopyPanel`] has
+    /// one more a dimension.
     pub operands: usize,
     /// Numbers.
     pub numbers: usize,
@@ -97,8 +125,11 @@ impl MachineOp {
             MachineOp::CopyPanel => (2, 2, 1),
             MachineOp::Product => (3, 2, 5),
             MachineOp::ProductHeld => (3, 1, 6),
+            MachineOp::FragmentFill => (1, 0, 2),
+            MachineOp::FragmentProduct => (3, 2, 9),
+            MachineOp::FragmentStore | MachineOp::FragmentLoad => (2, 1, 2),
             MachineOp::Registers => (0, 0, 2),
-            MachineOp::TurnWait | MachineOp::TurnGive => (0, 1, 0),
+            MachineOp::TurnWait | MachineOp::TurnGive | MachineOp::FetchChunk => (0, 1, 0),
             MachineOp::SignalFence
             | MachineOp::IsAligned
             | MachineOp::SharedFence
@@ -109,13 +140,30 @@ impl MachineOp {
         Signature {
             result: match self {
                 MachineOp::IsAligned => Some(Type::BOOL),
+                MachineOp::FetchChunk => Some(Scalar::U32.x(4)),
                 _ => None,
             },
             arrays,
-            source: matches!(self, MachineOp::CopyPanel | MachineOp::IsAligned),
+            source: matches!(
+                self,
+                MachineOp::CopyPanel | MachineOp::IsAligned | MachineOp::FetchChunk
+            ),
             operands,
             numbers,
         }
+    }
+}
+
+impl MachineOp {
+    /// Whether it is about fragments.
+    pub const fn is_of_fragments(self) -> bool {
+        matches!(
+            self,
+            MachineOp::FragmentFill
+                | MachineOp::FragmentProduct
+                | MachineOp::FragmentStore
+                | MachineOp::FragmentLoad
+        )
     }
 }
 
@@ -180,7 +228,11 @@ pub(crate) fn fault(kernel: &Kernel, stmt: &MachineStmt) -> Option<String> {
     if stmt.result.map(|v| kernel.ty(v)) != expected.result {
         return Some(format!("`{name}` has a result of another type"));
     }
-    if let Some(value) = stmt.operands.iter().find(|v| kernel.ty(**v) != Type::U32) {
+    let wanted = match stmt.op {
+        MachineOp::FetchChunk => Type::U64,
+        _ => Type::U32,
+    };
+    if let Some(value) = stmt.operands.iter().find(|v| kernel.ty(**v) != wanted) {
         return Some(format!("an operand of `{name}` is {}", kernel.ty(*value)));
     }
     let mut spaces = stmt.arrays.iter().map(|a| {
@@ -198,6 +250,10 @@ pub(crate) fn fault(kernel: &Kernel, stmt: &MachineStmt) -> Option<String> {
         MachineOp::CopyPanel => {
             spaces.next().is_some_and(is_half) && spaces.next().is_some_and(is_signal)
         }
+        MachineOp::FragmentProduct => {
+            let is_bits = |a| is_half(a) || a == Some((Space::Shared, Scalar::U16));
+            spaces.next() == Some(Some((Space::Private, Scalar::F32))) && spaces.all(is_bits)
+        }
         MachineOp::Product => {
             spaces.next() == Some(Some((Space::Private, Scalar::F32))) && spaces.all(is_half)
         }
@@ -207,8 +263,14 @@ pub(crate) fn fault(kernel: &Kernel, stmt: &MachineStmt) -> Option<String> {
                 && a == Some((Space::Private, Scalar::U32))
                 && is_half(b)
         }
+        MachineOp::FragmentFill => spaces.all(|a| a == Some((Space::Private, Scalar::F32))),
+        MachineOp::FragmentStore | MachineOp::FragmentLoad => {
+            spaces.next() == Some(Some((Space::Private, Scalar::F32)))
+                && spaces.next() == Some(Some((Space::Shared, Scalar::F32)))
+        }
         MachineOp::SignalFence
         | MachineOp::IsAligned
+        | MachineOp::FetchChunk
         | MachineOp::SharedFence
         | MachineOp::ProductBegin
         | MachineOp::ProductEnd

@@ -283,6 +283,7 @@ const C_FAMILY: Legal = Legal {
     native_collectives: false,
     shared_bytes_limit: 0,
     tile_route: TileRoute::Loops,
+    fragments: None,
     has_mma: false,
     has_int64: true,
     has_dependent_launch: false,

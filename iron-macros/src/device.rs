@@ -237,7 +237,7 @@ fn emit(unit: &Unit, function: &ItemFn, closures: &Closures, encoded: &Function)
         }
         let both = quote! {
             #[allow(clippy::too_many_arguments, clippy::type_complexity, reason = "as the author's function")]
-            #[allow(clippy::explicit_counter_loop, clippy::needless_range_loop, clippy::redundant_pattern, reason = "loops of kernels count, and names of arms are marked as names")]
+            #[allow(clippy::explicit_counter_loop, clippy::needless_range_loop, clippy::redundant_pattern, unused_braces, reason = "loops of kernels count, names of arms are marked as names, and a body may be one loop")]
             fn __both<#(#hidden),*>(
                 __arguments: ::core::option::Option<(#(#named,)*)>,
             ) -> ::core::result::Result<#output, ::iron_ir::build::Unit> #closure_clause {
@@ -272,7 +272,7 @@ fn emit(unit: &Unit, function: &ItemFn, closures: &Closures, encoded: &Function)
         (run, unit_body)
     } else {
         let run = quote! {
-            #[allow(clippy::explicit_counter_loop, clippy::needless_range_loop, clippy::redundant_pattern, reason = "loops of kernels count, and names of arms are marked as names")]
+            #[allow(clippy::explicit_counter_loop, clippy::needless_range_loop, clippy::redundant_pattern, unused_braces, reason = "loops of kernels count, names of arms are marked as names, and a body may be one loop")]
             #unused
             #(#attrs)*
             #vis #sig {

@@ -355,7 +355,7 @@ fn emit(
         #module
         #cfg
         const _: () = {
-            #[allow(clippy::explicit_counter_loop, clippy::needless_range_loop, clippy::redundant_pattern, reason = "loops of kernels count, and names of arms are marked as names")]
+            #[allow(clippy::explicit_counter_loop, clippy::needless_range_loop, clippy::redundant_pattern, unused_braces, reason = "loops of kernels count, names of arms are marked as names, and a body may be one loop")]
             #lints
             fn #name #declared (__call: ::iron_ir::build::Call<'_, '_>) #clause {
                 #(#items)*

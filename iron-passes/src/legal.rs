@@ -8,8 +8,35 @@ pub enum TileRoute {
     /// Shared arrays and loops of fused multiply-adds.
     Loops,
     /// Warpgroup products fed by copies of tensor blocks (NVIDIA, compute capability 9.0), for
-    /// kernels whose tiles fit; the others go through loops.
+    /// kernels whose tiles fit; the others go as on targets without.
     Warpgroup,
+}
+
+/// The types of which subgroups multiply fragments of 16 by 16 with sums in `f32`
+/// ([`MachineOp::FragmentProduct`](iron_ir::machine::MachineOp::FragmentProduct)).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Fragments {
+    /// `f16`.
+    pub f16: bool,
+    /// `bf16`.
+    pub bf16: bool,
+}
+
+impl Fragments {
+    /// Both types.
+    pub const BOTH: Fragments = Fragments {
+        f16: true,
+        bf16: true,
+    };
+
+    /// Whether elements of that type are multiplied.
+    pub const fn has(self, scalar: Scalar) -> bool {
+        match scalar {
+            Scalar::F16 => self.f16,
+            Scalar::BF16 => self.bf16,
+            _ => false,
+        }
+    }
 }
 
 /// What a target can do; whatever it cannot is rewritten by the passes.
@@ -52,6 +79,8 @@ pub struct Legal {
     pub shared_bytes_limit: u64,
     /// How tiles are multiplied.
     pub tile_route: TileRoute,
+    /// Matrix units that a subgroup feeds; tiles that fit go through them.
+    pub fragments: Option<Fragments>,
     /// The matrix product of 32 threads ([`Stmt::Mma`](iron_ir::Stmt::Mma)), which are a subgroup.
     pub has_mma: bool,
     /// 64-bit integers.
@@ -85,6 +114,7 @@ impl Legal {
         native_collectives: false,
         shared_bytes_limit: 32 * 1024,
         tile_route: TileRoute::Loops,
+        fragments: None,
         has_mma: false,
         has_int64: true,
         has_dependent_launch: false,
@@ -110,6 +140,18 @@ impl Legal {
             Scalar::F8E4M3 | Scalar::F8E5M2 | Scalar::E8M0 | Scalar::F4E2M1x2 => Scalar::U8,
             Scalar::Int4x8 => Scalar::U32,
             other => other,
+        }
+    }
+}
+
+impl Legal {
+    /// Whether tiles of that type that fit go through matrix units.
+    pub const fn multiplies(&self, scalar: Scalar) -> bool {
+        let by_warpgroups = matches!(self.tile_route, TileRoute::Warpgroup)
+            && matches!(scalar, Scalar::F16 | Scalar::BF16);
+        match self.fragments {
+            Some(fragments) => by_warpgroups || fragments.has(scalar),
+            None => by_warpgroups,
         }
     }
 }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use iron_ir::Scalar;
 use iron_ir::contract::Feature;
 use iron_ir::kernel::Kernel;
 use iron_ir::launch::{
@@ -199,6 +200,10 @@ pub trait Device: Send + Sync {
     fn subgroup_size(&self) -> u32;
     /// Whether a feature is there.
     fn has(&self, feature: Feature) -> bool;
+    /// Whether products of tiles of that type go through matrix units here.
+    fn has_matrix_units(&self, _scalar: Scalar) -> bool {
+        false
+    }
     /// Allocates memory; its contents are undefined. Zero bytes are allowed.
     fn alloc(&self, bytes: u64) -> Result<Arc<dyn DeviceBuffer>, DeviceError>;
     /// Copies in, ordered after queued work.

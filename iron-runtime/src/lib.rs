@@ -14,6 +14,7 @@
 //! Contracts are checked when a launch is recorded, never when it is replayed. There is no
 //! fallback from one backend to another.
 
+mod alignment;
 pub mod cache;
 pub mod cpu;
 pub mod cuda;

@@ -1,6 +1,7 @@
 //! A row's attention by matrix products does not depend on its company: not on whether longer rows
 //! make the launch one of several splits, nor on whether one kernel makes the heads of the new rows
-//! and attends or two do. The same bits, row by row.
+//! and attends or two do. Nor does a prompt's attention depend on the prompts beside it. The same
+//! bits, row by row.
 
 use std::sync::Arc;
 
@@ -151,5 +152,103 @@ fn a_row_attends_to_the_same_bits_in_any_company() {
         // Of two splits, the second of the new position alone.
         let two = attended(&device, &[256, 300], true);
         assert_eq!(attended(&device, &[256, 300], false), two, "{name}");
+    }
+}
+
+/// Of each prompt its sequence, its first position and its rows.
+type Prompt = (u32, u32, u32);
+
+/// Bits of the attention of prompts that share a launch by tiles of `size` rows: of each prompt
+/// those of its rows and heads.
+fn prompts_attended(device: &Arc<dyn Device>, prompts: &[Prompt], size: u32) -> Vec<Vec<u32>> {
+    let (head_dim, block, pages) = (64, 128, 3);
+    let cache = [SEQUENCES * pages, KV_HEADS, block, head_dim];
+    let (keys, values) = (halves(device, &cache, 1), halves(device, &cache, 2));
+    let (mut at, mut of, mut tiles) = (Vec::new(), Vec::new(), Vec::new());
+    let mut queries = Vec::new();
+    for &(sequence, first, rows) in prompts {
+        let (begin, end) = (at.len() as u32, at.len() as u32 + rows);
+        for tile in (begin..end).step_by(size as usize) {
+            tiles.extend([tile, end.min(tile + size)]);
+        }
+        at.extend(first..first + rows);
+        of.extend((0..rows).map(|_| sequence));
+        queries.extend(numbers(u64::from(rows) * HEADS * head_dim, 10 + sequence));
+    }
+    let (rows, count) = (at.len() as u64, tiles.len() as u64 / 2);
+    let places = count * u64::from(size);
+    let query = Tensor::from_f32(device, Scalar::BF16, &[rows, HEADS, head_dim], &queries);
+    let y = Tensor::zeros(device, Scalar::BF16, &[places, HEADS, head_dim]).expect("memory");
+    let table: Vec<u32> = (0..(SEQUENCES * pages) as u32).rev().collect();
+    let table = integers(device, &[SEQUENCES, pages], &table);
+    let sinks = Tensor::from_slice(device, Scalar::F32, &[HEADS], &[0.5f32, 2.0, 4.0, -1.0]);
+    let (at, of) = (
+        integers(device, &[rows], &at),
+        integers(device, &[rows], &of),
+    );
+    let tile_rows = integers(device, &[count, 2], &tiles);
+    let by_heads = |tensor: &Tensor| {
+        let shape = tensor.shape();
+        let strides = [head_dim, HEADS * head_dim, 1];
+        tensor
+            .with_strides(&[HEADS, shape[0], head_dim], &strides)
+            .expect("inside")
+    };
+    let (query, by_heads_y) = (by_heads(&query.expect("memory")), by_heads(&y));
+    let (sinks, float) = (sinks.expect("memory"), |x: f32| {
+        scalar(Scalar::F32, x.to_bits())
+    });
+    let instance = format!("bf16-HEAD_DIM={head_dim}-ROWS={size}");
+    let tensors = [
+        &query,
+        &keys,
+        &values,
+        &at,
+        &of,
+        &tile_rows,
+        &table,
+        &sinks,
+        &by_heads_y,
+    ];
+    let scalars = [float(0.1), scalar(Scalar::U32, 150), float(0.0)];
+    launch(
+        device,
+        ["attention", "attention_prefill", &instance],
+        &tensors,
+        &scalars,
+    );
+    device.synchronize().expect("no index was out of range");
+    let bits: Vec<u32> = y
+        .to_f32()
+        .expect("memory")
+        .iter()
+        .map(|y| y.to_bits())
+        .collect();
+    let width = (HEADS * head_dim) as usize;
+    let mut first = 0;
+    let of_prompt = |&(_, _, rows): &Prompt| {
+        let own = &bits[first * width..][..rows as usize * width];
+        first += rows.next_multiple_of(size) as usize;
+        own.to_vec()
+    };
+    prompts.iter().map(of_prompt).collect()
+}
+
+#[test]
+fn a_prompt_attends_to_the_same_bits_beside_others() {
+    iron_corpus::link();
+    let names = std::env::var("IRON_TEST_BACKENDS").unwrap_or_else(|_| "reference".to_owned());
+    for name in names.split(',') {
+        let backend = Backend::from_name(name.trim()).expect("a backend's name");
+        let device = open(backend).expect("the backend is there");
+        for size in [16, 128] {
+            let prompts = [(2, 125, 21), (0, 0, 131), (3, 300, 16)];
+            let together = prompts_attended(&device, &prompts, size);
+            for (prompt, found) in prompts.into_iter().zip(together) {
+                let alone = prompts_attended(&device, &[prompt], size).remove(0);
+                assert!(alone.iter().any(|y| f32::from_bits(*y) != 0.0));
+                assert!(alone == found, "{name}, {size} rows a tile, {prompt:?}");
+            }
+        }
     }
 }

@@ -1,5 +1,5 @@
 //! A row's result does not depend on how many rows share a reading of the weights: the kernels
-//! for one row and for several give the same bits, row by row.
+//! for one row and for several give the same bits, row by row, and so do tiles of every size.
 
 use std::sync::Arc;
 
@@ -66,6 +66,57 @@ impl Weights {
         device.synchronize().expect("no index was out of range");
         let values = y.to_f32().expect("memory");
         values.iter().map(|y| y.to_bits()).collect()
+    }
+}
+
+/// Longer than two steps of every tile, and no multiple of one.
+const INNER: usize = 296;
+/// Rows and columns of two tiles of the smallest kind.
+const TILED: (usize, usize) = (70, 67);
+
+/// The bits of rows of 16-bit floats times weights of the same, by tiles of a size.
+fn tiled(device: &Arc<dyn Device>, x: &[f32], tile: u32) -> Vec<u32> {
+    let tensor = |values: &[f32], shape: [usize; 2]| {
+        let shape = shape.map(|extent| extent as u64);
+        Tensor::from_f32(device, Scalar::BF16, &shape, values).expect("memory")
+    };
+    let (rows, columns) = (x.len() / INNER, TILED.1);
+    let x = tensor(x, [rows, INNER]);
+    let w = tensor(&numbers(columns * INNER, 7), [columns, INNER]);
+    let y = tensor(&vec![f32::NAN; rows * columns], [rows, columns]);
+    let instance = format!("bf16-TILE={tile}");
+    let module = Some("iron_corpus::matmul");
+    let pipeline = pipeline_of(device, "linear", module, &instance).expect("compiles");
+    let arguments = [&x, &w, &y].map(|t| Argument::Tensor(t.tensor_arg()));
+    let launch = RecordedLaunch::new(pipeline, arguments.to_vec()).expect("the contract holds");
+    device.submit(&[launch]).expect("runs");
+    device.synchronize().expect("no index was out of range");
+    let values = y.to_f32().expect("memory");
+    values.iter().map(|y| y.to_bits()).collect()
+}
+
+// The tile that a prompt's product takes depends on the rows of the step, those of other prompts
+// among them.
+#[test]
+fn rows_have_the_same_bits_in_tiles_of_every_size() {
+    iron_corpus::link();
+    let names = std::env::var("IRON_TEST_BACKENDS").unwrap_or_else(|_| "reference".to_owned());
+    for name in names.split(',') {
+        let backend = Backend::from_name(name.trim()).expect("a backend's name");
+        let device = open(backend).expect("the backend is there");
+        let x = numbers(TILED.0 * INNER, 6);
+        let all = tiled(&device, &x, 64);
+        assert!(all.iter().any(|y| f32::from_bits(*y) != 0.0));
+        for tile in [128, 256] {
+            assert!(all == tiled(&device, &x, tile), "{name}, tile {tile}");
+        }
+        for first in [0, 3, 69] {
+            let row = &x[first * INNER..][..INNER];
+            let expected = &all[first * TILED.1..][..TILED.1];
+            for tile in [64, 256] {
+                assert!(expected == tiled(&device, row, tile), "{name}, row {first}");
+            }
+        }
     }
 }
 

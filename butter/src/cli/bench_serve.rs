@@ -81,8 +81,7 @@ pub(super) fn run(arguments: &BenchServeArguments) -> Result<(), CommandError> {
         problem,
     };
     let server = Server::parse(&arguments.url, arguments.timeout as u64).map_err(wrong)?;
-    let json_file = ReportFile::open(arguments.json.as_deref())?;
-    let markdown_file = ReportFile::open(arguments.markdown.as_deref())?;
+    let [json_file, markdown_file] = ReportFile::open_both(&arguments.json, &arguments.markdown)?;
     let described = server.describe().map_err(wrong)?;
     let named = described["id"].as_str().unwrap_or_default().to_owned();
     let load = Load {
@@ -109,13 +108,14 @@ pub(super) fn run(arguments: &BenchServeArguments) -> Result<(), CommandError> {
         .into_inner()
         .unwrap_or_else(PoisonError::into_inner);
     let report = report(arguments, &load.model, &done, &failed, seconds);
-    match markdown_file {
-        Some(file) => file.write(&markdown(&report))?,
-        None => std::io::stdout().write_all(markdown(&report).as_bytes())?,
-    }
+    let shown = match markdown_file {
+        Some(file) => file.write(&markdown(&report)),
+        None => Ok(std::io::stdout().write_all(markdown(&report).as_bytes())?),
+    };
     if let Some(file) = json_file {
         file.write(&format!("{report:#}\n"))?;
     }
+    shown?;
     match failed.first() {
         Some(error) => Err(wrong(format!(
             "{} of {} requests failed, the first: {error}",

@@ -26,8 +26,8 @@ pub(super) struct PerplexityArguments {
     run: RunArguments,
     #[command(flatten)]
     text: TextArguments,
-    /// Tokens that are predicted in one piece; each piece begins with the last token of the one
-    /// before. The context may be less.
+    /// Tokens of a piece, of which all but the first are predicted; each piece begins with the last
+    /// token of the one before. The context may be less.
     #[arg(long, default_value_t = 2048, value_parser = count::<2, POSITIONS>)]
     window: usize,
     /// Which kernels steps are made of: `rows`, `unfused`, `fused` or `batched`; the device's own

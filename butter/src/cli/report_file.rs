@@ -1,6 +1,6 @@
 //! The file of a report, opened before the work that it will tell of.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, canonicalize, rename, set_permissions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -32,14 +32,60 @@ impl ReportFile {
         }))
     }
 
-    /// Writes the report in the place of what the file held.
-    pub(super) fn write(mut self, text: &str) -> Result<(), CommandError> {
-        self.is_empty_and_new = false;
-        // A pipe or a terminal has no length.
-        if in_file(&self.path, self.file.metadata())?.is_file() {
-            in_file(&self.path, self.file.set_len(0))?;
+    /// Opens the files of `--json` and `--markdown`, which are not the same one.
+    pub(super) fn open_both(
+        json: &Option<PathBuf>,
+        markdown: &Option<PathBuf>,
+    ) -> Result<[Option<Self>; 2], CommandError> {
+        let files = [
+            Self::open(json.as_deref())?,
+            Self::open(markdown.as_deref())?,
+        ];
+        if let [Some(json), Some(markdown)] = &files
+            && json.is_file()
+            && canonicalize(&json.path).ok() == canonicalize(&markdown.path).ok()
+        {
+            return Err(CommandError::Option {
+                option: "--json, --markdown",
+                problem: format!("both name {}", json.path.display()),
+            });
         }
-        in_file(&self.path, self.file.write_all(text.as_bytes()))
+        Ok(files)
+    }
+
+    fn is_file(&self) -> bool {
+        self.file
+            .metadata()
+            .is_ok_and(|metadata| metadata.is_file())
+    }
+
+    /// Writes the report in the place of what the file held, which stays if that fails.
+    pub(super) fn write(mut self, text: &str) -> Result<(), CommandError> {
+        // A pipe, a terminal or a device is not replaced.
+        if !self.is_file() {
+            return in_file(&self.path, self.file.write_all(text.as_bytes()));
+        }
+        in_file(&self.path, self.replace(text))?;
+        self.is_empty_and_new = false;
+        Ok(())
+    }
+
+    /// Writes a file beside this one and puts it in its place.
+    fn replace(&self, text: &str) -> std::io::Result<()> {
+        // Of a link, what it leads to.
+        let path = canonicalize(&self.path)?;
+        let mut beside = path.clone().into_os_string();
+        beside.push(format!(".{}.new", std::process::id()));
+        let beside = PathBuf::from(beside);
+        let mut written = File::create_new(&beside)?;
+        let done = written
+            .write_all(text.as_bytes())
+            .and_then(|()| set_permissions(&beside, self.file.metadata()?.permissions()))
+            .and_then(|()| rename(&beside, &path));
+        if done.is_err() {
+            let _ = std::fs::remove_file(&beside);
+        }
+        done
     }
 }
 
@@ -80,6 +126,22 @@ mod tests {
         );
         open().write("short").expect("written");
         assert_eq!(std::fs::read_to_string(&path).expect("read"), "short");
+        let same = [Some(path.clone()), Some(folder.path().join("./report.md"))];
+        let error = ReportFile::open_both(&same[0], &same[1]).expect_err("one file");
+        assert!(error.to_string().contains("both name"), "{error}");
+        let link = folder.path().join("link.md");
+        std::os::unix::fs::symlink(&path, &link).expect("a link");
+        let file = ReportFile::open(Some(&link)).expect("opens");
+        file.expect("asked for")
+            .write("by a link")
+            .expect("written");
+        assert_eq!(std::fs::read_to_string(&path).expect("read"), "by a link");
+        assert_eq!(
+            std::fs::read_dir(folder.path()).expect("a folder").count(),
+            2
+        );
+        let file = ReportFile::open(Some(Path::new("/dev/full"))).expect("opens");
+        file.expect("asked for").write("x").expect_err("it is full");
         let nowhere = folder.path().join("none/report.md");
         let error = ReportFile::open(Some(&nowhere)).expect_err("there is no such folder");
         assert!(error.to_string().contains("none/report.md"), "{error}");

@@ -2,17 +2,21 @@
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 
 use super::bench::{SEED, shape_of};
+use super::loading::LoadingBar;
 use super::{
     ActivationType, Activations, Backend, CacheDtype, CommandError, open_device, route_of,
 };
 use crate::chat::ChatTemplate;
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::config::ModelConfig;
-use crate::engine::{CacheType, DeviceModel, EngineOptions, MemoryPlan, ProductInputs, Route};
+use crate::engine::{
+    BLOCK_SIZE, CacheType, DeviceModel, EngineOptions, MemoryPlan, ProductInputs, Route,
+};
 use crate::generate::GenerateError;
 use crate::model::{Model, ModelError};
 use crate::scheduler::{
@@ -20,6 +24,7 @@ use crate::scheduler::{
 };
 use crate::serve::Server;
 use crate::serve::engine::{Engine, EngineParts};
+use crate::serve::loading::{LoadProgress, Loading};
 use crate::serve::options::{Layer, ServeOptions, duration, unknown_variables};
 use crate::shapes::Shape;
 use crate::speculate::{NGram, OwnHead, Propose};
@@ -51,9 +56,19 @@ pub(super) fn run(arguments: &ServeArguments) -> Result<(), CommandError> {
     let listener = runtime
         .block_on(Server::bind(&options))
         .map_err(|error| cannot_listen(&options, &error))?;
-    let engine = load(source, &options)?;
+    let progress = Arc::new(source.progress());
+    let address = listener.local_addr()?;
+    let _ = writeln!(
+        std::io::stderr(),
+        "butter: loading; http://{address}/health/ready says how far it is"
+    );
+    let loading = runtime.block_on(async { Loading::start(listener, &options, progress.clone()) });
+    let bar = LoadingBar::start(progress.clone());
+    let engine = load(source, &options, progress);
+    drop(bar);
+    let engine = engine?;
     runtime.block_on(async {
-        let server = Server::start_on(listener, engine, options)?;
+        let server = Server::start_on(loading.end().await?, engine, options)?;
         if !server.address().ip().is_loopback() && server.state().options.api_keys.is_empty() {
             tracing::warn!("other machines can reach this server, and it asks for no API key");
         }
@@ -103,6 +118,16 @@ enum Weights {
 }
 
 impl Source {
+    /// How far the checkpoints are read.
+    fn progress(&self) -> LoadProgress {
+        let target = match &self.weights {
+            Weights::Checkpoint(_, checkpoint) => Some(&**checkpoint),
+            Weights::Random(_) => None,
+        };
+        let all = [target, self.draft.as_deref()].into_iter().flatten();
+        LoadProgress::new(all.map(|one| one.catalogue.progress()).collect())
+    }
+
     fn of(options: &ServeOptions) -> Result<Source, CommandError> {
         let (model, shape) = (
             &crate::hub::locate(options.model.clone()),
@@ -160,7 +185,11 @@ fn named<T: ValueEnum>(option: &'static str, text: &str) -> Result<T, CommandErr
 }
 
 /// Opens what is served for many requests.
-fn load(source: Source, options: &ServeOptions) -> Result<Engine, CommandError> {
+fn load(
+    source: Source,
+    options: &ServeOptions,
+    progress: Arc<LoadProgress>,
+) -> Result<Engine, CommandError> {
     let (backend, dtype) = (source.backend, source.dtype);
     let route = source.route;
     let mut parts = Parts::default();
@@ -189,6 +218,7 @@ fn load(source: Source, options: &ServeOptions) -> Result<Engine, CommandError> 
         name => name.to_owned(),
     };
     let vocab_size = config.vocab_size;
+    check_sizes(options, config.context_length)?;
     let (engine_options, scheduler_options) = plan(&config, backend, dtype, options);
     let engine_options = EngineOptions {
         product_inputs: source.activations.product_inputs(),
@@ -239,6 +269,7 @@ fn load(source: Source, options: &ServeOptions) -> Result<Engine, CommandError> 
             None if has_head => Box::new(OwnHead::default()),
             None => Box::new(NGram::default()),
         };
+        progress.weights_are_there();
         let speculator = is_speculating.then_some(Speculator {
             proposer,
             verify_rows,
@@ -260,6 +291,37 @@ fn load(source: Source, options: &ServeOptions) -> Result<Engine, CommandError> 
     let (reuse, why) = engine.prefix_reuse();
     tracing::info!(reuse, why, "prefixes of earlier requests");
     Ok(engine)
+}
+
+/// Sizes that a model does not have, or that leave requests no room, are refused before it is
+/// loaded.
+fn check_sizes(options: &ServeOptions, context: usize) -> Result<(), CommandError> {
+    let (positions, tokens, running) = (
+        options.max_positions,
+        options.cache_tokens,
+        options.max_running,
+    );
+    if positions > context {
+        return Err(wrong(format!(
+            "max_positions is {positions}, and the model's context has {context}: give at most that, \
+             or 0 for all of it"
+        )));
+    }
+    let blocks = tokens.div_ceil(BLOCK_SIZE);
+    if positions > blocks * BLOCK_SIZE {
+        return Err(wrong(format!(
+            "max_positions is {positions}, and cache_tokens, {tokens}, holds no request of that \
+             length: give fewer of the one or more of the other"
+        )));
+    }
+    if blocks < running {
+        return Err(wrong(format!(
+            "cache_tokens is {tokens}, and each of max_running, {running}, requests needs a block of \
+             {BLOCK_SIZE}: give at least {} of the one or at most {blocks} of the other",
+            running * BLOCK_SIZE
+        )));
+    }
+    Ok(())
 }
 
 /// What a checkpoint has beside config and weights, and random weights have not.
@@ -294,18 +356,24 @@ pub(super) fn plan(
         "auto" if config.is_recurrent() => PrefixReuse::Any,
         _ => PrefixReuse::Exact,
     };
+    let prefill_budget = options.prefill_budget.max(chunk);
+    let prompt_rows = match backend {
+        // Prompts have steps of their own there.
+        Backend::Cpu => chunk,
+        _ => prefill_budget,
+    };
     let engine = EngineOptions {
         dtype: dtype.scalar(),
         product_inputs: ProductInputs::Exact,
         max_sequences: options.max_running,
-        max_step_rows: chunk.max(options.max_running),
+        max_step_rows: prompt_rows.max(options.max_running),
         cache_positions: options.cache_tokens,
         cache: CacheType::Activations,
     };
     let scheduler = SchedulerOptions {
         max_running: options.max_running,
         chunk,
-        prefill_budget: chunk,
+        prefill_budget,
         max_positions: longest,
         reuse,
         preempt_after: (options.preempt_after > 0.0).then(|| duration(options.preempt_after)),
@@ -392,4 +460,33 @@ async fn stop_signal() {
         }
     }
     let _ = tokio::signal::ctrl_c().await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_without_room_are_refused_by_name() {
+        let check = |positions, tokens, running| {
+            let layer = Layer {
+                max_positions: Some(positions),
+                cache_tokens: Some(tokens),
+                max_running: Some(running),
+                ..Layer::default()
+            };
+            check_sizes(&layer.resolve().expect("valid"), 1024)
+        };
+        for (positions, tokens, running) in [(0, 2048, 16), (1024, 1921, 16), (0, 1, 1)] {
+            assert!(check(positions, tokens, running).is_ok(), "{tokens}");
+        }
+        for (wrong, names) in [
+            ((1025, 2048, 16), "max_positions is 1025"),
+            ((512, 384, 1), "cache_tokens, 384"),
+            ((0, 1920, 16), "at least 2048 of the one or at most 15"),
+        ] {
+            let error = check(wrong.0, wrong.1, wrong.2).expect_err("no room");
+            assert!(error.to_string().contains(names), "{error}");
+        }
+    }
 }

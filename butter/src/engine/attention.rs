@@ -14,7 +14,7 @@ use super::matrix::{Family, Matrix, failed, upload_vector};
 use super::plan::{Activation, Operand, Planner};
 use super::route::Route;
 use super::state::{BLOCK_SIZE, CacheShape, CacheType};
-use super::step::{HeldState, StepContext};
+use super::step::{HeldState, StepContext, StepTiles};
 use crate::config::Attention;
 use crate::model::ModelError;
 use crate::rope::{Rope, RopeLayout};
@@ -183,7 +183,7 @@ impl AttentionBlock {
         step: &StepContext<'_>,
         x: &Activation,
     ) -> Activation {
-        let (table, _) = self.tables(step);
+        let table = self.table(step);
         // All products of `x` first: those that follow one another share its rounding.
         let query = planner.projected(&self.query, x);
         let [key, value] =
@@ -343,7 +343,7 @@ impl AttentionBlock {
             (&step.positions).into(),
             stacked.frequencies.into(),
             (&step.sequences).into(),
-            self.tables(step).0.into(),
+            self.table(step).into(),
         ]
     }
 
@@ -388,11 +388,11 @@ impl AttentionBlock {
         planner.launch(Family::Decode, "split_product_add", &suffix, operands);
     }
 
-    /// The block table of all sequences, and that of a prompt's one sequence.
-    fn tables<'s>(&self, step: &'s StepContext<'_>) -> (&'s Tensor, &'s Tensor) {
+    /// The block table of all sequences.
+    fn table<'s>(&self, step: &'s StepContext<'_>) -> &'s Tensor {
         match self.config.window {
-            Some(_) => (&step.tables.window, &step.tables.prompt_window),
-            None => (&step.tables.full, &step.tables.prompt_full),
+            Some(_) => &step.tables.window,
+            None => &step.tables.full,
         }
     }
 
@@ -404,11 +404,10 @@ impl AttentionBlock {
         query: &Activation,
     ) -> Activation {
         let attended = planner.activation(query.shape());
-        let (table, pages) = self.tables(step);
-        if step.key.is_prompt && !self.config.attends_by_rows() {
-            self.prefill(planner, step, query, pages, &attended);
-        } else {
-            self.decode(planner, step, query, table, &attended);
+        let by_rows = self.config.attends_by_rows();
+        match step.tiles.as_ref().filter(|_| !by_rows) {
+            Some(tiles) => self.prefill(planner, step, query, tiles, &attended),
+            None => self.decode(planner, step, query, self.table(step), &attended),
         }
         attended.rows_of(self.config.query_size() as u64)
     }
@@ -493,15 +492,11 @@ impl AttentionBlock {
         tensors.map(Operand::from)
     }
 
-    /// The cache as the tiles of a prompt take it, in the activations' type, and its blocks.
-    fn prompt_cache(
-        &self,
-        planner: &mut Planner,
-        step: &StepContext<'_>,
-        pages: &Tensor,
-    ) -> [Operand; 3] {
+    /// The cache as the tiles of prompts take it, in the activations' type, and its blocks.
+    fn prompt_cache(&self, planner: &mut Planner, step: &StepContext<'_>) -> [Operand; 3] {
         let (Some(scales), Some(unpacked)) = (&self.scales, &step.unpacked) else {
-            return [(&self.keys).into(), (&self.values).into(), pages.into()];
+            let table = self.table(step).into();
+            return [(&self.keys).into(), (&self.values).into(), table];
         };
         let (from, in_order) = match self.config.window {
             Some(_) => (&unpacked.window, &step.tables.ring_in_order),
@@ -524,34 +519,49 @@ impl AttentionBlock {
         [keys.into(), values.into(), in_order.into()]
     }
 
-    /// All rows are consecutive positions of one sequence, whose blocks are `pages`.
+    /// The rows of each sequence are consecutive positions, and attend by tiles.
     fn prefill(
         &self,
         planner: &mut Planner,
         step: &StepContext<'_>,
         query: &Activation,
-        pages: &Tensor,
+        tiles: &[StepTiles; 2],
         attended: &Activation,
     ) {
-        let [keys, values, pages] = self.prompt_cache(planner, step, pages);
+        let [keys, values, table] = self.prompt_cache(planner, step);
+        let tiles = match (planner.attends_by_large_tiles, self.config.head_dim) {
+            (true, 64 | 128 | 256) => &tiles[1],
+            _ => &tiles[0],
+        };
+        // The tiles of one sequence lie as its rows do; those of several are whole.
+        let shape = query.shape();
+        let whole = tiles.rows.shape()[0] * tiles.size;
+        let placed = match &tiles.places {
+            Some(_) => planner.activation(&[whole, shape[1], shape[2]]),
+            None => attended.clone(),
+        };
         let operands = [
             query.transposed().into(),
             keys,
             values,
             (&step.positions).into(),
-            pages,
+            (&step.sequences).into(),
+            (&tiles.rows).into(),
+            table,
             (&self.sinks).into(),
-            attended.transposed().into(),
+            placed.transposed().into(),
             self.config.scale.into(),
             self.window().into(),
             self.config.soft_cap.unwrap_or(0.0).into(),
         ];
-        let rows = match (planner.is_tiled, self.config.head_dim) {
-            (true, 64 | 128 | 256) => 128,
-            _ => 16,
-        };
-        let suffix = format!("-HEAD_DIM={}-ROWS={rows}", self.config.head_dim);
+        let suffix = format!("-HEAD_DIM={}-ROWS={}", self.config.head_dim, tiles.size);
         planner.launch(Family::Attention, "attention_prefill", &suffix, operands);
+        if let Some(places) = &tiles.places {
+            let width = self.config.query_size() as u64;
+            let [from, to] = [&placed, attended].map(|x| x.rows_of(width));
+            let operands = [from.into(), places.into(), to.into()];
+            planner.launch(Family::Layout, "select_rows", "", operands);
+        }
     }
 
     /// Each row attends for itself.

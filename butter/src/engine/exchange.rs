@@ -10,6 +10,8 @@ use rayon::iter::ParallelIterator;
 use rayon::slice::ParallelSlice;
 
 use super::matrix::failed;
+use super::route::PROMPT_ROWS;
+use super::rows::{TILES, most_tiles, tiles_of};
 use crate::model::{ModelError, RowOutput, RowResult, StepRow};
 
 /// Steps of rows that advance by themselves, before the host reads their tokens.
@@ -37,6 +39,10 @@ pub struct Inputs {
     pub state_to: Tensor,
     /// `[max_step_rows]`: steps that the row has advanced by itself.
     pub step: Tensor,
+    /// For each of [`TILES`], `[tiles, 2]`: the rows of each tile of prompts.
+    pub tile_rows: [Tensor; 2],
+    /// For each of them, `[max_step_rows]`: the place of each row where tiles are whole.
+    pub tile_places: [Tensor; 2],
 }
 
 /// What the host reads after a step.
@@ -78,8 +84,15 @@ impl Exchange {
     /// Buffers for `max` rows.
     pub fn new(device: &Arc<dyn Device>, max: usize) -> Result<Self, ModelError> {
         let rows = max as u64;
-        let all = failed(Tensor::zeros(device, Scalar::U32, &[9 * rows + 1]))?;
+        let tiles = TILES.map(|size| tiles_in(max, size) as u64);
+        let words = 11 * rows + 1 + 2 * (tiles[0] + tiles[1]);
+        let all = failed(Tensor::zeros(device, Scalar::U32, &[words]))?;
         let part = |i: u64| failed(all.slice(0, i * rows..(i + 1) * rows));
+        let pairs = |first: u64, count: u64| {
+            let pairs = failed(all.slice(0, first..first + 2 * count))?;
+            failed(pairs.reshape(&[count, 2]))
+        };
+        let behind = 11 * rows + 1;
         let inputs = Inputs {
             tokens: part(0)?,
             positions: part(1)?,
@@ -89,7 +102,12 @@ impl Exchange {
             state_from: part(5)?,
             state_to: part(6)?,
             step: part(7)?,
-            segment_starts: failed(all.slice(0, 8 * rows..9 * rows + 1))?,
+            tile_places: [part(8)?, part(9)?],
+            segment_starts: failed(all.slice(0, 10 * rows..behind))?,
+            tile_rows: [
+                pairs(behind, tiles[0])?,
+                pairs(behind + 2 * tiles[0], tiles[1])?,
+            ],
             all,
         };
         let floats = |tensor: &Tensor| {
@@ -122,15 +140,17 @@ impl Exchange {
     }
 
     /// Writes a step's rows, one upload. `slot` is a row's row of the block tables; `segments`
-    /// are the runs of rows of one sequence, where a layer asks.
+    /// are the runs of rows of one sequence, where a layer asks; `is_prompt` says whether rows
+    /// attend by tiles.
     pub fn write(
         &self,
         rows: &[StepRow],
         slots: &[u32],
         segments: &[SegmentPlace],
+        is_prompt: bool,
     ) -> Result<(), ModelError> {
         let max = self.max;
-        let mut words = vec![0u32; 9 * max + 1];
+        let mut words = vec![0u32; self.inputs.all.elements() as usize];
         let mut output = 0;
         for (i, (row, slot)) in rows.iter().zip(slots).enumerate() {
             words[i] = row.token;
@@ -146,8 +166,15 @@ impl Exchange {
             words[4 * max + first..4 * max + segment.end].fill(i as u32);
             words[5 * max + i] = segment.from;
             words[6 * max + i] = segment.to;
-            words[8 * max + i + 1] = segment.end as u32;
+            words[10 * max + i + 1] = segment.end as u32;
             first = segment.end;
+        }
+        let mut at = 11 * max + 1;
+        for (i, size) in TILES.into_iter().enumerate().filter(|_| is_prompt) {
+            let (tiles, places) = tiles_of(rows, size);
+            words[(8 + i) * max..][..places.len()].copy_from_slice(&places);
+            words[at..][..2 * tiles.len()].copy_from_slice(tiles.as_flattened());
+            at += 2 * tiles_in(max, size);
         }
         let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
         failed(self.inputs.all.write_bytes(&bytes))
@@ -208,6 +235,12 @@ impl Exchange {
         let step = |step: usize| (0..rows).map(|row| result(step * self.max + row)).collect();
         Ok((0..steps).map(step).collect())
     }
+}
+
+/// Tiles of `size` rows that a step of up to `max` rows can have, whatever its prompts.
+fn tiles_in(max: usize, size: usize) -> usize {
+    // The class of the prompts is less than twice their number.
+    most_tiles(max, (2 * max / PROMPT_ROWS).max(2), size)
 }
 
 /// The rows of logits, each as `f32`, side by side: 64 of a large vocabulary are ten million.

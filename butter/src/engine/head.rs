@@ -17,7 +17,7 @@ use super::exchange::{Inputs, Results};
 use super::matrix::{Family, Matrix, failed, upload_vector};
 use super::model::DeviceModel;
 use super::plan::{Activation, Planner};
-use super::rows::{gathered, groups_of, reach_of};
+use super::rows::{gathered, reach_of};
 use super::state::CacheShape;
 use super::step::{Graph, Layer, StepContext, StepKey};
 use crate::config::{ModelConfig, MultiTokenHead};
@@ -145,7 +145,7 @@ impl DeviceModel {
                 outputs: 1,
                 splits: 1,
                 reach: reach_of(1),
-                is_prompt: false,
+                prompts: 0,
                 segments: 0,
                 is_apart: true,
                 advances: false,
@@ -188,28 +188,26 @@ impl DeviceModel {
         let (gathered, order) = gathered(&plain);
         let sources = self.sources(&gathered, from)?;
         let mut found = Vec::new();
-        for (is_prompt, places) in groups_of(&gathered) {
-            let part: Vec<StepRow> = places.iter().map(|&i| gathered[i]).collect();
-            let padded = self.padded(&part, is_prompt)?;
-            let key = StepKey {
+        for mut part in self.parts_of(&gathered)? {
+            part.key = StepKey {
                 segments: 0,
                 head: Some(from),
-                ..self.key_of(&padded, is_prompt)
+                ..part.key
             };
-            self.recorded(key)?;
-            self.write_inputs(&padded, is_prompt)?;
-            let sources = places.iter().map(|&i| sources[i]);
+            self.begin_part(&mut part, Vec::new())?;
+            let padded = part.rows.len();
+            let sources = part.places.iter().map(|&i| sources[i]);
             // Padding goes on from whatever row.
-            let sources = sources.chain(std::iter::repeat(0)).take(padded.len());
+            let sources = sources.chain(std::iter::repeat(0)).take(padded);
             let bytes: Vec<u8> = sources.flat_map(u32::to_le_bytes).collect();
             if let Some(head) = &self.graph.head {
-                let sources = failed(head.sources.slice(0, 0..padded.len() as u64))?;
+                let sources = failed(head.sources.slice(0, 0..padded as u64))?;
                 failed(sources.write_bytes(&bytes))?;
             }
             self.hidden_rows[HiddenFrom::Head as usize].clear();
-            let results = self.replayed(key, &part)?;
-            self.hidden_rows[HiddenFrom::Head as usize] = part;
-            let wanted = places.iter().map(|&i| order[i]);
+            let results = self.replayed(part.key, part.real_rows())?;
+            self.hidden_rows[HiddenFrom::Head as usize] = part.real_rows().to_vec();
+            let wanted = part.places.iter().map(|&i| order[i]);
             let wanted = wanted.filter(|&i| rows[i].output != RowOutput::Nothing);
             found.extend(wanted.zip(results));
         }

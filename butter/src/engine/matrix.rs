@@ -10,8 +10,8 @@ use iron_runtime::{Backend, Device, DeviceError, Tensor};
 
 use super::pack::{BLOCK, PackedFormat, pack, pack_affine};
 use super::pack_k::{KPlanes, bits_of, pack_k};
-use super::plan::{Activation, Planner, ProductInputs};
-use super::route::{TILED_ROWS, tile_of};
+use super::plan::{Activation, Operand, Planner, ProductInputs};
+use super::route::tile_of;
 use crate::gguf::DequantiseError;
 use crate::model::ModelError;
 use crate::weights::{WeightMatrix, WeightVector};
@@ -342,17 +342,17 @@ impl Family {
 impl Planner {
     /// `y[r, :] = x[r, :] · wᵀ`.
     pub fn linear(&mut self, w: &Matrix, x: &Activation, y: &Activation) {
+        if self.linear_unpacked(w, x, y) {
+            return;
+        }
         match w {
             Matrix::Dense(w) => {
                 let operands = [x.into(), w.into(), y.into()];
                 let (rows, outputs) = (x.shape()[0], w.shape()[0]);
                 let (kernel, suffix) = if self.is_shared {
                     ("linear_skinny", format!("-ROWS={}", skinny_rows(rows)))
-                } else if self.is_tiled && rows >= TILED_ROWS {
-                    let shape = [rows, outputs, w.shape()[1]];
-                    let tuned = self.tuned.product("linear", "TILE", self.dtype, shape);
-                    let tile = tuned.unwrap_or_else(|| tile_of(rows, outputs).into());
-                    ("linear", format!("-TILE={tile}"))
+                } else if self.is_tiled {
+                    return self.linear_tiled(x, w.into(), [outputs, w.shape()[1]], y);
                 } else {
                     let lanes = self.route.dense_lanes(w.shape()[1]);
                     ("matvec", format!("-LANES={lanes}"))
@@ -401,6 +401,22 @@ impl Planner {
                 self.launch(Family::QuantK, &kernel, &lanes, operands);
             }
         }
+    }
+
+    /// [`Self::linear`] by large tiles and dense weights `[outputs, inputs]`.
+    pub(super) fn linear_tiled(
+        &mut self,
+        x: &Activation,
+        w: Operand,
+        [outputs, inputs]: [u64; 2],
+        y: &Activation,
+    ) {
+        let rows = x.shape()[0];
+        let shape = [rows, outputs, inputs];
+        let tuned = self.tuned.product("linear", "TILE", self.dtype, shape);
+        let tile = tuned.unwrap_or_else(|| tile_of(rows, outputs).into());
+        let suffix = format!("-TILE={tile}");
+        self.launch(Family::Matmul, "linear", &suffix, [x.into(), w, y.into()]);
     }
 
     /// `x[r, :] · wᵀ` as a new activation `[rows, outputs]`.

@@ -18,12 +18,14 @@ mod pack;
 mod pack_k;
 mod pages;
 mod plan;
+mod prompts;
 mod recurrent;
 mod route;
 mod rows;
 mod state;
 mod step;
 mod tuned;
+mod unpacked;
 
 pub use burst::KindTime;
 

@@ -11,15 +11,16 @@ use iron_ir::Scalar;
 use iron_runtime::{Backend, Device, Graph as Recording, RecordedLaunch, Tensor};
 
 use super::draws::{DrawInputs, class_of};
-use super::exchange::{Exchange, SegmentPlace};
+use super::exchange::Exchange;
 use super::matrix::failed;
 use super::pages::{Forgetting, PageTable};
 use super::plan::{Activation, PlacedStep, Planner, ProductInputs};
-use super::route::{PROMPT_ROWS, Route, has_tiles};
-use super::rows::{draws_of, gathered, groups_of, reach_of, segments_of, splits_of};
+use super::route::{PROMPT_ROWS, Route, has_large_tiles, has_tiles};
+use super::rows::{TILES, draws_of, gathered, most_tiles, reach_of, splits_of};
 use super::state::{BLOCK_SIZE, BlockTables, CacheShape, CacheType};
-use super::step::{Graph, Segments, StepContext, StepKey, UnpackedPages};
+use super::step::{Graph, Segments, StepContext, StepKey, StepTiles, UnpackedPages};
 use super::tuned::Tuned;
+use super::unpacked::row_numbers;
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
 use crate::model::{
@@ -67,19 +68,23 @@ pub struct DeviceModel {
     pub(super) graph: Graph,
     forgetting: Forgetting,
     pub(super) cache: CacheShape,
-    zero_slot: u32,
-    tables: BlockTables,
+    pub(super) zero_slot: u32,
+    pub(super) tables: BlockTables,
     /// For steps of few rows, and for all.
     exchanges: [Exchange; 2],
     /// Where the device draws tokens.
-    draws: Option<DrawInputs>,
+    pub(super) draws: Option<DrawInputs>,
     route: Route,
+    /// Of rows of packed weights, on a device with matrix units.
+    row_numbers: Option<Tensor>,
     arena: Option<Tensor>,
     pub(super) pages: PageTable,
     pub(super) steps: HashMap<StepKey, RecordedStep>,
     step_order: Vec<StepKey>,
     /// Whether prompts are padded to a few lengths.
-    is_padding: bool,
+    pub(super) is_padding: bool,
+    /// Whether prompts of several sequences share a step.
+    pub(super) shares_prompts: bool,
     /// Steps recorded since it was loaded.
     recordings: u64,
     /// Rows whose hidden states a multi-token head may go on from, by [`HiddenFrom`].
@@ -105,6 +110,7 @@ impl DeviceModel {
     ) -> Result<DeviceModel, ModelError> {
         iron_corpus::link();
         let config = config.clone();
+        let vocab_size = config.vocab_size;
         let (sequences, step_rows) = (options.max_sequences, options.max_step_rows);
         if options.cache == CacheType::F8E4M3 && config.keeps_latents() {
             return Err(ModelError::NoPackedLatents {
@@ -113,7 +119,8 @@ impl DeviceModel {
         }
         let cache = CacheShape::new(&config, &options);
         let graph = Graph::load(&device, &config, weights, options.dtype, &cache)?;
-        // A row costs a processor more than a recording is worth.
+        // A row costs a processor more than a recording is worth, and prompts gain nothing from each
+        // other there: four rows share a reading of the weights already.
         let is_padding = device.backend() != Backend::Cpu;
         let mut model = DeviceModel {
             tables: BlockTables::new(&device, &cache)?,
@@ -146,12 +153,16 @@ impl DeviceModel {
                 _ => Some(DrawInputs::new(&device, step_rows)?),
             },
             route: Route::of(&*device),
+            row_numbers: has_tiles(&*device, options.dtype)
+                .then(|| row_numbers(&device, vocab_size))
+                .transpose()?,
             device,
             arena: None,
             steps: HashMap::new(),
             step_order: Vec::new(),
             hidden_rows: Default::default(),
             is_padding,
+            shares_prompts: is_padding,
             recordings: 0,
         };
         model.compile(step_rows)?;
@@ -163,6 +174,7 @@ impl DeviceModel {
     fn compile(&mut self, step_rows: usize) -> Result<(), ModelError> {
         let prompt_rows = PROMPT_ROWS.min(step_rows);
         let prompt = (prompt_rows, prompt_rows == PROMPT_ROWS);
+        let by_tiles = !self.config.attends_by_rows();
         let decoding: &[usize] = match self.route.shares_weights(self.options.dtype) {
             // One of each instance of the products of few rows.
             true => &[64, 32, 16, 1],
@@ -172,13 +184,13 @@ impl DeviceModel {
         // The larger arena first: a larger one would drop the steps recorded before.
         for (rows, is_prompt) in [prompt].into_iter().chain(decoding.map(|&n| (n, false))) {
             // Of several splits, so that what joins them is compiled too.
-            let reach = 512;
+            let reach = if is_prompt && by_tiles { 1 } else { 512 };
             self.recorded(StepKey {
                 rows,
                 outputs: 1,
-                splits: if is_prompt { 1 } else { splits_of(reach) },
-                reach,
-                is_prompt,
+                splits: splits_of(reach),
+                reach: reach_of(reach),
+                prompts: usize::from(is_prompt),
                 segments: usize::from(self.forgetting.recurrent),
                 is_apart: !is_prompt,
                 advances: false,
@@ -194,7 +206,7 @@ impl DeviceModel {
                 outputs: 1,
                 splits: 1,
                 reach: reach_of(1),
-                is_prompt: false,
+                prompts: 0,
                 segments: usize::from(self.forgetting.recurrent),
                 is_apart: true,
                 advances: false,
@@ -252,6 +264,13 @@ impl DeviceModel {
         self.is_padding = is_padding;
     }
 
+    /// Whether prompts of several sequences in a step run together; otherwise one after the other.
+    /// Their results have the same bits either way. Where it is not said, they do everywhere but on
+    /// the CPU, where nothing is spared by it.
+    pub fn set_sharing_of_prompts(&mut self, shares: bool) {
+        self.shares_prompts = shares;
+    }
+
     /// Steps recorded since the model was loaded: a recording is what the first step of its kind
     /// waits for.
     pub fn recordings(&self) -> u64 {
@@ -275,8 +294,11 @@ impl DeviceModel {
         let product_inputs = self.options.product_inputs;
         let mut planner = Planner::new(self.options.dtype, self.route, product_inputs);
         planner.tuned = Tuned::of(&*self.device);
-        planner.is_tiled = key.is_prompt && has_tiles(&*self.device, self.options.dtype);
-        planner.is_shared = !key.is_prompt && self.route.shares_weights(self.options.dtype);
+        planner.is_tiled = key.is_prompt() && has_tiles(&*self.device, self.options.dtype);
+        planner.attends_by_large_tiles =
+            key.is_prompt() && has_large_tiles(&*self.device, self.options.dtype);
+        planner.row_numbers = self.row_numbers.clone().filter(|_| planner.is_tiled);
+        planner.is_shared = !key.is_prompt() && self.route.shares_weights(self.options.dtype);
         let context = self.context_of(key)?;
         let Exchange {
             inputs, results, ..
@@ -344,43 +366,6 @@ impl DeviceModel {
         Ok(lengths)
     }
 
-    /// The key of rows that [`groups_of`] put together.
-    pub(super) fn key_of(&self, rows: &[StepRow], is_prompt: bool) -> StepKey {
-        let longest = rows.iter().map(|r| r.position as usize + 1).max();
-        StepKey {
-            rows: rows.len(),
-            outputs: rows
-                .iter()
-                .filter(|r| r.output != RowOutput::Nothing)
-                .count(),
-            splits: match is_prompt && !self.config.attends_by_rows() {
-                true => 1,
-                false => splits_of(longest.unwrap_or(1)),
-            },
-            reach: reach_of(longest.unwrap_or(1)),
-            is_prompt,
-            segments: if self.forgetting.recurrent {
-                segments_of(rows).len()
-            } else {
-                0
-            },
-            is_apart: segments_of(rows).len() == rows.len(),
-            advances: false,
-            pages: self.unpacked_pages(is_prompt, longest.unwrap_or(1)),
-            draws: None,
-            head: None,
-        }
-    }
-
-    /// The class of pages of a sequence of `length` positions that a prompt's attention unpacks.
-    fn unpacked_pages(&self, is_prompt: bool, length: usize) -> usize {
-        if !is_prompt || self.cache.kind == CacheType::Activations {
-            return 0;
-        }
-        let pages = length.div_ceil(BLOCK_SIZE).next_power_of_two();
-        pages.min(self.cache.blocks_a_sequence)
-    }
-
     fn context_of(&self, key: StepKey) -> Result<StepContext<'_>, ModelError> {
         let rows = key.rows as u64;
         let inputs = &self.exchange(key.rows).inputs;
@@ -394,6 +379,22 @@ impl DeviceModel {
                 from: part(&inputs.state_from, n)?,
                 to: part(&inputs.state_to, n)?,
             }),
+        };
+        let tiles = |i: usize| {
+            let size = TILES[i];
+            let count = most_tiles(key.rows, key.prompts, size) as u64;
+            Ok::<_, ModelError>(StepTiles {
+                size: size as u64,
+                rows: part(&inputs.tile_rows[i], count)?,
+                places: match key.prompts {
+                    0 | 1 => None,
+                    _ => Some(part(&inputs.tile_places[i], rows)?),
+                },
+            })
+        };
+        let tiles = match key.is_prompt() {
+            true => Some([tiles(0)?, tiles(1)?]),
+            false => None,
         };
         let unpacked = match key.pages as u64 {
             0 => None,
@@ -409,6 +410,7 @@ impl DeviceModel {
         Ok(StepContext {
             key,
             segments,
+            tiles,
             unpacked,
             draws,
             positions: failed(inputs.positions.slice(0, 0..rows))?,
@@ -444,38 +446,27 @@ impl DeviceModel {
             let mut found = Vec::new();
             let mut begun = false;
             self.hidden_rows = Default::default();
-            for (is_prompt, places) in groups_of(&gathered) {
-                let part: Vec<StepRow> = places.iter().map(|&i| gathered[i]).collect();
-                let padded = self.padded(&part, is_prompt)?;
-                let mut key = self.padded_key(&padded, part.len(), is_prompt);
-                let wanted = places.iter().map(|&i| order[i]);
+            for mut part in self.parts_of(&gathered)? {
+                let wanted = part.places.iter().map(|&i| order[i]);
                 let wanted = wanted.filter(|&i| rows[i].output != RowOutput::Nothing);
-                let drawn: Vec<Option<&Draw>> = wanted.map(|i| draw_of[i]).collect();
-                if drawn.iter().any(Option::is_some) {
-                    key.draws = class_of(drawn.iter().copied().flatten());
-                }
-                self.recorded(key)?;
-                self.write_padded(&padded, part.len(), is_prompt)?;
-                if let (Some(class), Some(inputs)) = (key.draws, &self.draws) {
-                    inputs.write(&drawn, class)?;
-                }
+                let wanted: Vec<usize> = wanted.collect();
+                let drawn = wanted.iter().map(|&i| draw_of[i]).collect();
+                self.begin_part(&mut part, drawn)?;
                 if !std::mem::replace(&mut begun, true) {
                     for (id, length) in &lengths {
                         self.pages.get_mut(*id)?.begin(*length);
                     }
                 }
-                if padded.len() > part.len() {
+                if let (true, Some(last)) = (part.rows.len() > part.real, part.rows.last()) {
                     // Those rows are written, and no part of the sequence.
-                    let end = padded[padded.len() - 1].position as usize + 1;
-                    self.pages.get_mut(part[0].sequence)?.overwrite(end);
+                    let end = last.position as usize + 1;
+                    self.pages.get_mut(last.sequence)?.overwrite(end);
                 }
-                let results = self.replayed(key, &part)?;
+                let results = self.replayed(part.key, part.real_rows())?;
                 if self.graph.head.is_some() {
-                    self.hidden_rows[HiddenFrom::Model as usize].clone_from(&part);
+                    self.hidden_rows[HiddenFrom::Model as usize] = part.real_rows().to_vec();
                 }
-                let wanted = places.iter().map(|&i| order[i]);
-                let wanted = wanted.filter(|&i| rows[i].output != RowOutput::Nothing);
-                found.extend(wanted.zip(results));
+                found.extend(wanted.into_iter().zip(results));
             }
             found.sort_by_key(|(i, _)| *i);
             results = found.into_iter().map(|(_, result)| result).collect();
@@ -485,44 +476,6 @@ impl DeviceModel {
             lengths,
             results,
         })
-    }
-
-    /// A prompt's rows with such behind them as fill its class up, where its sequence has reserved
-    /// room for them: they stand behind the sequence's end, like rows that a verification rejects.
-    pub(super) fn padded(
-        &self,
-        rows: &[StepRow],
-        is_prompt: bool,
-    ) -> Result<Vec<StepRow>, ModelError> {
-        let mut padded = rows.to_vec();
-        let (true, Some(last)) = (is_prompt && self.is_padding, rows.last()) else {
-            return Ok(padded);
-        };
-        let class = match rows.len() {
-            0..128 => rows.len().next_multiple_of(PROMPT_ROWS),
-            _ => rows.len().next_multiple_of(4 * PROMPT_ROWS),
-        };
-        let room = self.pages.get(last.sequence)?.blocks.len() * BLOCK_SIZE;
-        let end = rows[0].position as usize + class;
-        if class <= self.options.max_step_rows && end <= room {
-            let more = (last.position + 1..end as u32).map(|position| StepRow {
-                token: 0,
-                position,
-                output: RowOutput::Nothing,
-                ..*last
-            });
-            padded.extend(more);
-        }
-        Ok(padded)
-    }
-
-    /// The key of rows of which the first `real` are no padding.
-    fn padded_key(&self, rows: &[StepRow], real: usize, is_prompt: bool) -> StepKey {
-        let mut key = self.key_of(rows, is_prompt);
-        if real < rows.len() && key.segments > 0 {
-            key.segments += 1;
-        }
-        key
     }
 
     /// Plays a recorded step whose inputs are written; the results of its rows.
@@ -574,45 +527,6 @@ impl DeviceModel {
         self.steps.insert(key, step);
         self.step_order.push(key);
         Ok(())
-    }
-
-    pub(super) fn write_inputs(&self, rows: &[StepRow], is_prompt: bool) -> Result<(), ModelError> {
-        self.write_padded(rows, rows.len(), is_prompt)
-    }
-
-    /// Writes rows of which the first `real` are no padding, the rest of the last one's sequence.
-    fn write_padded(
-        &self,
-        rows: &[StepRow],
-        real: usize,
-        is_prompt: bool,
-    ) -> Result<(), ModelError> {
-        let slot = |row: &StepRow| Ok(self.pages.get(row.sequence)?.slot);
-        let slots = rows
-            .iter()
-            .map(slot)
-            .collect::<Result<Vec<_>, ModelError>>()?;
-        if is_prompt {
-            let sequence = self.pages.get(rows[0].sequence)?;
-            self.tables.choose(sequence.slot, &sequence.blocks)?;
-        }
-        let mut segments = Vec::new();
-        if self.forgetting.recurrent {
-            for (id, range) in segments_of(&rows[..real]) {
-                let (from, to) = self.pages.get(id)?.state_slots(self.zero_slot);
-                let end = range.end;
-                segments.push(SegmentPlace { end, from, to });
-            }
-            if real < rows.len() {
-                // A state that nobody reads.
-                segments.push(SegmentPlace {
-                    end: rows.len(),
-                    from: self.zero_slot,
-                    to: self.zero_slot + 1,
-                });
-            }
-        }
-        self.exchange(rows.len()).write(rows, &slots, &segments)
     }
 }
 
@@ -671,6 +585,7 @@ impl Model for DeviceModel {
             positions: self.pages.positions(),
             block: BLOCK_SIZE,
             recurrent: self.forgetting.recurrent,
+            prompts: self.most_prompts(),
         }
     }
 

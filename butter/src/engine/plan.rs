@@ -182,11 +182,14 @@ pub struct Planner {
     pub dtype: Scalar,
     /// Which kernels are chosen.
     pub route: Route,
-    /// Whether the rows are a prompt's and the device has matrix units: products and attention
-    /// go by large tiles.
+    /// Whether the rows are a prompt's and the device has matrix units: products go by tiles.
     pub is_tiled: bool,
+    /// Whether a prompt's attention takes the corpus's large tiles too.
+    pub attends_by_large_tiles: bool,
     /// Whether the rows decode and share a reading of dense weights.
     pub is_shared: bool,
+    /// `0, 1, 2, …`, where a prompt's packed weights are decoded to be multiplied by large tiles.
+    pub row_numbers: Option<Tensor>,
     /// What was measured on the device.
     pub tuned: &'static Tuned,
     /// What products with packed weights read.
@@ -211,7 +214,9 @@ impl Planner {
             dtype,
             route,
             is_tiled: false,
+            attends_by_large_tiles: false,
             is_shared: false,
+            row_numbers: None,
             tuned: Tuned::none(),
             product_inputs,
             rounded: None,

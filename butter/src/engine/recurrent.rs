@@ -7,7 +7,7 @@ use iron_runtime::{Backend, Device, Tensor};
 
 use super::matrix::{Family, Matrix, failed, upload_dense, upload_vector};
 use super::plan::{Activation, Planner};
-use super::route::has_tiles;
+use super::route::has_large_tiles;
 use super::state::CacheShape;
 use super::step::{HeldState, Segments, StepContext};
 use crate::config::{GatedDelta, Mamba2, ShortConvolution};
@@ -132,7 +132,7 @@ fn segments_of<'s>(step: &'s StepContext<'_>) -> Result<&'s Segments, ModelError
 fn chunk_rows(device: &dyn Device, dtype: Scalar, config: &GatedDelta) -> Option<u64> {
     match config.key_head_dim {
         _ if device.backend() == Backend::Cpu || !config.value_head_dim.is_multiple_of(8) => None,
-        128 if has_tiles(device, dtype) => Some(64),
+        128 if has_large_tiles(device, dtype) => Some(64),
         32 | 128 => Some(16),
         _ => None,
     }
@@ -265,7 +265,7 @@ impl GatedDeltaBlock {
             decay,
             strength,
         };
-        let read = match self.chunk.filter(|_| step.key.is_prompt) {
+        let read = match self.chunk.filter(|_| step.key.is_prompt()) {
             Some(chunk) => self.by_chunks(planner, segments, &rows, chunk),
             None => self.row_by_row(planner, segments, &rows),
         };
@@ -486,7 +486,7 @@ impl Mamba2Block {
             read,
             time,
         };
-        let y = match self.by_chunks && step.key.is_prompt {
+        let y = match self.by_chunks && step.key.is_prompt() {
             true => self.scanned_by_chunks(planner, segments, &rows),
             false => self.scanned(planner, segments, &rows),
         };

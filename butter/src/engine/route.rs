@@ -25,9 +25,6 @@ pub enum Route {
     Batched,
 }
 
-/// Rows from which a prompt's products, where the device has matrix units, go by large tiles.
-pub const TILED_ROWS: u64 = 8;
-
 impl Route {
     /// Every route.
     pub const ALL: [Route; 4] = [Route::Rows, Route::Unfused, Route::Fused, Route::Batched];
@@ -51,7 +48,7 @@ impl Route {
     /// The route that suits a device for up to `sequences` in company, with activations of `dtype`:
     /// [`Self::Batched`] for several where it has matrix units, the device's own otherwise.
     pub fn of_company(device: &dyn Device, dtype: Scalar, sequences: usize) -> Route {
-        if sequences > 1 && has_tiles(device, dtype) {
+        if sequences > 1 && has_large_tiles(device, dtype) {
             Route::Batched
         } else {
             Route::of(device)
@@ -102,9 +99,15 @@ impl Route {
     }
 }
 
-/// Whether a device has matrix units that the corpus's large tiles use for `dtype`.
+/// Whether a device has matrix units that the corpus's products by tiles use for `dtype`.
 pub fn has_tiles(device: &dyn Device, dtype: Scalar) -> bool {
-    device.backend() == Backend::Cuda && matches!(dtype, Scalar::F16 | Scalar::BF16)
+    device.has_matrix_units(dtype)
+}
+
+/// Whether it also has the shared memory of the corpus's other large tiles: those of attention, of
+/// chunks of a prompt and of products of few rows.
+pub fn has_large_tiles(device: &dyn Device, dtype: Scalar) -> bool {
+    device.backend() == Backend::Cuda && has_tiles(device, dtype)
 }
 
 /// The tile of the corpus's `linear` for a product whose shape was not measured (`super::tuned`):

@@ -1,5 +1,5 @@
-//! Rows of a step: in runs of one sequence, in the steps that they run in, and what their lengths ask
-//! of attention.
+//! Rows of a step: in runs of one sequence, in the steps that they run in, in tiles, and what their
+//! lengths ask of attention.
 
 use std::collections::HashMap;
 
@@ -66,21 +66,75 @@ pub(super) fn reach_of(longest: usize) -> usize {
     longest.next_power_of_two().max(64)
 }
 
-/// Gathered rows in the steps that they run in, and whether each is a prompt's: a run of
-/// [`PROMPT_ROWS`] rows of one sequence has a step of its own, so that its results do not depend
-/// on what else runs; all others share one.
-pub(super) fn groups_of(rows: &[StepRow]) -> Vec<(bool, Vec<usize>)> {
-    let mut groups = Vec::new();
+/// Gathered rows in the steps that they run in, and how many prompts each holds: runs of
+/// [`PROMPT_ROWS`] rows of one sequence are prompts, up to `most` of which share a step if none
+/// wants more than one result; all other rows share one. What a row gives does not depend on what
+/// else its step holds.
+pub(super) fn groups_of(rows: &[StepRow], most: usize) -> Vec<(usize, Vec<usize>)> {
+    let mut groups: Vec<(usize, Vec<usize>)> = Vec::new();
+    let mut open = None;
     let mut others = Vec::new();
     for (_, range) in segments_of(rows) {
-        if range.len() >= PROMPT_ROWS {
-            groups.push((true, range.collect()));
-        } else {
+        if range.len() < PROMPT_ROWS {
             others.extend(range);
+            continue;
+        }
+        let wanted = rows[range.clone()].iter();
+        let wanted = wanted.filter(|row| row.output != RowOutput::Nothing);
+        let shares = wanted.count() <= 1 && most > 1;
+        match open.filter(|&i: &usize| shares && groups[i].0 < most) {
+            Some(i) => {
+                groups[i].0 += 1;
+                groups[i].1.extend(range);
+            }
+            None => {
+                if shares {
+                    open = Some(groups.len());
+                }
+                groups.push((1, range.collect()));
+            }
         }
     }
     if !others.is_empty() {
-        groups.push((false, others));
+        groups.push((0, others));
     }
     groups
+}
+
+/// Rows that a prompt's, or the prompts' of a step, are padded to, so that steps of many lengths
+/// share a recording.
+pub(super) fn padded_class(rows: usize) -> usize {
+    let unit = match rows {
+        0..128 => PROMPT_ROWS,
+        128..512 => 4 * PROMPT_ROWS,
+        _ => 8 * PROMPT_ROWS,
+    };
+    rows.next_multiple_of(unit)
+}
+
+/// Sizes of the tiles of the prompts' attention.
+pub(super) const TILES: [usize; 2] = [PROMPT_ROWS, 128];
+
+/// Tiles of `size` rows that a step of `rows` rows has at most, of `prompts` prompts or, where
+/// there are several, of one more.
+pub(super) fn most_tiles(rows: usize, prompts: usize, size: usize) -> usize {
+    rows.div_ceil(size) + if prompts > 1 { prompts } else { 0 }
+}
+
+/// The tiles of prompts' rows: the first row and one past the last of each, and the place of each
+/// row where tiles are whole.
+pub(super) fn tiles_of(rows: &[StepRow], size: usize) -> (Vec<[u32; 2]>, Vec<u32>) {
+    let mut tiles = Vec::new();
+    let mut places = vec![0; rows.len()];
+    for (_, range) in segments_of(rows) {
+        for first in range.clone().step_by(size) {
+            let end = range.end.min(first + size);
+            let whole = (tiles.len() * size) as u32;
+            for (place, at) in places[first..end].iter_mut().zip(whole..) {
+                *place = at;
+            }
+            tiles.push([first as u32, end as u32]);
+        }
+    }
+    (tiles, places)
 }

@@ -220,13 +220,13 @@ pub struct BlockTables {
     pub full: Tensor,
     /// Of layers with a window, the same shape; every sequence's ring is its own for good.
     pub window: Tensor,
-    /// The row of `full` of the sequence whose prompt a step holds: `[blocks a sequence]`.
+    /// The row of `full` of the sequence whose prompt is unpacked: `[blocks a sequence]`.
     pub prompt_full: Tensor,
     /// The same of `window`.
     pub prompt_window: Tensor,
-    /// The row of a sequence whose blocks lie in order: `[blocks a sequence]`.
+    /// As `full`, of sequences whose blocks lie in order.
     pub in_order: Tensor,
-    /// The row of a ring whose blocks lie in order, of the same length.
+    /// As `window`, of rings whose blocks lie in order.
     pub ring_in_order: Tensor,
     /// Blocks of a sequence's ring.
     ring: usize,
@@ -243,7 +243,8 @@ impl BlockTables {
         let row = [dims[1]];
         let ordered = |ring: usize| {
             let entries = ring_row(0, ring, shape.blocks_a_sequence);
-            failed(Tensor::from_slice(device, Scalar::U32, &row, &entries))
+            let entries = entries.repeat(shape.max_sequences);
+            failed(Tensor::from_slice(device, Scalar::U32, &dims, &entries))
         };
         Ok(Self {
             full: failed(Tensor::zeros(device, Scalar::U32, &dims))?,
@@ -270,7 +271,7 @@ impl BlockTables {
         self.ring
     }
 
-    /// Makes a sequence the one whose prompt the next step holds.
+    /// Makes a sequence the one whose prompt the next step unpacks.
     pub fn choose(&self, slot: u32, blocks: &[u32]) -> Result<(), ModelError> {
         let pages = self.prompt_full.shape()[0] as usize;
         let mut full = blocks.to_vec();

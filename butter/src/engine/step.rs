@@ -36,10 +36,10 @@ pub struct StepKey {
     pub splits: usize,
     /// Positions that no row sees more of: a power of two.
     pub reach: usize,
-    /// Whether the rows are consecutive positions of one sequence and the tiled attention runs;
-    /// otherwise each row attends for itself.
-    pub is_prompt: bool,
-    /// Runs of rows of one sequence; 0 where no layer asks.
+    /// Prompts, of rows of one sequence each at consecutive positions, whose tiled kernels run: 1,
+    /// or a power of two that is not below their number. 0 where each row attends for itself.
+    pub prompts: usize,
+    /// Runs of rows of one sequence, some of which may be empty; 0 where no layer asks.
     pub segments: usize,
     /// Whether every row is of a sequence of its own, so that none reads what another writes.
     pub is_apart: bool,
@@ -65,6 +65,23 @@ pub struct Segments {
     pub to: Tensor,
 }
 
+impl StepKey {
+    /// Whether the rows are prompts'.
+    pub fn is_prompt(&self) -> bool {
+        self.prompts > 0
+    }
+}
+
+/// The tiles of the prompts' attention, of one of its sizes.
+pub struct StepTiles {
+    /// Rows of a tile.
+    pub size: u64,
+    /// The first row and one past the last of each, `[tiles, 2]`.
+    pub rows: Tensor,
+    /// Where there are several prompts, the place of each row where tiles are whole: `[rows]`.
+    pub places: Option<Tensor>,
+}
+
 /// The blocks of a prompt's sequence that its attention may read.
 pub struct UnpackedPages {
     /// Of layers of full attention, `[pages]`.
@@ -85,6 +102,8 @@ pub struct StepContext<'m> {
     pub tables: &'m BlockTables,
     /// Runs of rows, where a layer asks.
     pub segments: Option<Segments>,
+    /// The tiles of prompts' rows, for each of the sizes that kernels have.
+    pub tiles: Option<[StepTiles; 2]>,
     /// The blocks of a prompt's sequence that are unpacked, where the cache is packed.
     pub unpacked: Option<UnpackedPages>,
     /// What rows draw by, where some do.
@@ -206,7 +225,7 @@ impl Graph {
         let is_fused = planner.route.is_fused() && self.is_fusable;
         let mut normed = None;
         let pending = match is_fused {
-            true if step.key.is_prompt => self.stacked_layers(planner, step, &hidden),
+            true if step.key.is_prompt() => self.stacked_layers(planner, step, &hidden),
             true if planner.is_shared => {
                 normed = Some(self.shared_layers(planner, step, &hidden));
                 None
@@ -265,6 +284,10 @@ impl Graph {
             let operands = [(&selected).into(), (&rows_of).into(), (&few).into()];
             planner.launch(Family::Layout, "select_rows", "", operands);
             selected = few;
+        }
+        if step.key.prompts > 1 {
+            // Each has one result, by the product of a prompt that is alone, however many there are.
+            planner.row_numbers = None;
         }
         Ok(planner.projected(output, &selected))
     }

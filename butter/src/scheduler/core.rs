@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use super::decode::{Group, Settled};
+use super::decode::Group;
 use super::lease::{Lease, whole_blocks};
 use super::metrics::SchedulerMetrics;
 use super::prefix::{Parked, PrefixCache, PrefixReuse, Wanted};
@@ -13,6 +13,7 @@ use super::request::{Choice, Event, Failure, Job, Request};
 use super::speculator::Speculator;
 use crate::model::{Model, ModelCapacity, ModelError, RowOutput, RowResult, StepRow};
 use crate::sampler::Draw;
+use crate::speculate::MOST_ROWS;
 
 /// Later requests that may pass one whose room is not there yet.
 const MOST_BYPASSES: usize = 8;
@@ -29,7 +30,8 @@ pub struct SchedulerOptions {
     /// Rows of a prefill chunk. Chunks end at its multiples, so the same prompt is computed in
     /// the same chunks whatever else runs.
     pub chunk: usize,
-    /// Prompt rows a turn beside the rows that decode.
+    /// Prompt rows a turn beside the rows that decode, over all requests. Prompts that the model
+    /// computes together share a step, as far as it has rows.
     pub prefill_budget: usize,
     /// Longest request, in positions; at most the model's context.
     pub max_positions: usize,
@@ -351,7 +353,8 @@ impl Scheduler {
         }
     }
 
-    /// Prompt rows up to the budget, a chunk a request, in the order in which they wait.
+    /// Prompt rows up to the budget, a chunk a request, in the order in which they wait, as many
+    /// requests' in a step as the model takes.
     /// Who was `served` beside those that decode has had its share; what they took is none of this
     /// budget, so that short prompts, however many come, hold up no long one.
     fn prefill(
@@ -361,43 +364,55 @@ impl Scheduler {
     ) -> Result<(), ModelError> {
         let mut budget = self.options.prefill_budget;
         let mut outcome = Ok(());
-        while let Some(index) = (0..self.running.len())
-            .find(|&i| self.running[i].is_prefilling() && !served.contains(&self.running[i].id))
-        {
-            let request = &self.running[index];
-            let rows = self.chunk_rows(request);
-            if rows.len() > budget {
+        loop {
+            let groups = self.prompts(&mut budget, &mut served);
+            if groups.is_empty() {
                 break;
             }
-            budget -= rows.len();
-            served.push(request.id);
-            if rows.is_empty() {
-                break;
+            for group in &groups {
+                self.running[group.index()].receipt.prefill_steps += 1;
             }
             let begun = now();
-            let group = Group::known(index, rows);
-            let result = self.step(group.rows());
-            if let Err(error) = &result {
-                outcome = Err(error.clone());
-            }
+            let step = self.step_groups(&groups);
             let at = now();
             let taken = at.saturating_duration_since(begun);
             self.metrics.prefill_step.observe(taken);
-            self.running[index].receipt.prefill_steps += 1;
-            let is_there = result.is_ok();
-            let groups = [group];
-            if let Some(verified) = self.verify(&groups, vec![result]).pop()
-                && let Settled::Ended(end) = self.settle(&groups[0], verified, at)
-            {
-                self.end_all(vec![(index, end)], at);
-            } else if is_there {
-                self.report(&[(&groups[0], groups[0].rows().len())]);
+            let failed = self.take_step(&groups, step, at);
+            if outcome.is_ok() {
+                outcome = failed;
             }
         }
         // Who was served goes behind the others.
         let waits = |request: &Request| !served.contains(&request.id);
         self.running.sort_by_key(|request| !waits(request));
         outcome
+    }
+
+    /// The next prompts' rows of one step, within the budget. Those of few rows have other kernels,
+    /// and a step by themselves.
+    fn prompts(&self, budget: &mut usize, served: &mut Vec<u64>) -> Vec<Group> {
+        let most = self.capacity.prompts.max(1);
+        let mut room = self.model.max_step_rows();
+        let mut groups = Vec::new();
+        let mut are_short = false;
+        for (index, request) in self.running.iter().enumerate() {
+            if !request.is_prefilling() || served.contains(&request.id) {
+                continue;
+            }
+            let rows = self.chunk_rows(request);
+            let is_short = rows.len() <= MOST_ROWS;
+            let fits = rows.len() <= (*budget).min(room);
+            let shares = groups.is_empty() || (groups.len() < most && !is_short && !are_short);
+            if rows.is_empty() || !fits || !shares {
+                break;
+            }
+            are_short = is_short;
+            *budget -= rows.len();
+            room -= rows.len();
+            served.push(request.id);
+            groups.push(Group::known(index, rows));
+        }
+        groups
     }
 
     /// The next rows of a prompt: up to the next multiple of the chunk.
@@ -636,7 +651,51 @@ fn warm_up(model: &mut dyn Model, options: SchedulerOptions) -> Result<(), Model
     for sequence in open {
         model.close_sequence(sequence);
     }
-    result.map(|_| ())
+    result?;
+    warm_up_prompts(model, options)
+}
+
+/// Runs steps of several prompts, of one, two, four … and of ever fewer rows, as far as the time and
+/// the model's room for that go.
+fn warm_up_prompts(model: &mut dyn Model, options: SchedulerOptions) -> Result<(), ModelError> {
+    let capacity = model.capacity();
+    let most = capacity.prompts.min(options.max_running);
+    let begun = Instant::now();
+    let mut rows = options.prefill_budget.min(model.max_step_rows());
+    while most > 1 && rows > MOST_ROWS {
+        let counts = (0..).map(|i| 1 << i);
+        for count in counts.take_while(|count| *count <= most && rows / count > MOST_ROWS) {
+            if begun.elapsed() > MOST_WARM_UP {
+                return Ok(());
+            }
+            let length = (rows / count).min(options.chunk).min(options.max_positions);
+            if count * whole_blocks(length, capacity.block) > capacity.positions {
+                continue;
+            }
+            let open = (0..count).map_while(|_| model.open_sequence(length).ok());
+            let open: Vec<_> = open.collect();
+            let row = |sequence, position: usize| StepRow {
+                sequence,
+                token: 0,
+                position: position as u32,
+                output: match position + 1 == length {
+                    true => RowOutput::Greedy,
+                    false => RowOutput::Nothing,
+                },
+            };
+            let of = |&sequence: &_| (0..length).map(move |position| row(sequence, position));
+            let result = match open.len() == count {
+                true => model.step(&open.iter().flat_map(of).collect::<Vec<_>>()),
+                false => Ok(Vec::new()),
+            };
+            for sequence in open {
+                model.close_sequence(sequence);
+            }
+            result?;
+        }
+        rows /= 2;
+    }
+    Ok(())
 }
 
 /// Runs verifications of 2 to `most` rows of one sequence, as far as the time for that goes.

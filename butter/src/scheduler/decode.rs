@@ -24,7 +24,7 @@ pub(super) struct Group {
 }
 
 /// What came of a group's rows.
-pub(super) struct Verified {
+struct Verified {
     /// The tokens that its rows gave, up to the first that is not the next row's; the last may
     /// have failed.
     choices: Vec<Result<Choice, Failure>>,
@@ -35,10 +35,10 @@ pub(super) struct Verified {
 }
 
 /// What the model gave for a group's rows.
-type Given = Result<Vec<RowResult>, ModelError>;
+pub(super) type Given = Result<Vec<RowResult>, ModelError>;
 
 /// How a request stands after its rows.
-pub(super) enum Settled {
+enum Settled {
     /// It ended.
     Ended(End),
     /// So many of the rows stand.
@@ -55,9 +55,9 @@ impl Group {
         }
     }
 
-    /// All rows.
-    pub(super) fn rows(&self) -> &[StepRow] {
-        &self.rows
+    /// Its request's place among those that run.
+    pub(super) fn index(&self) -> usize {
+        self.index
     }
 
     /// The rows that hold no proposal.
@@ -86,12 +86,22 @@ impl Scheduler {
             }
         }
         let begun = now();
-        let (outcome, is_common, results) = self.step_groups(&groups);
+        let step = self.step_groups(&groups);
         let at = now();
         self.metrics
             .decode_step
             .observe(at.saturating_duration_since(begun));
-        let verified = self.verify(&groups, results);
+        self.take_step(&groups, step, at)
+    }
+
+    /// Each request of a step takes what its rows gave; whether the device answered.
+    pub(super) fn take_step(
+        &mut self,
+        groups: &[Group],
+        (outcome, is_common, results): (Result<(), ModelError>, bool, Vec<Given>),
+        at: Instant,
+    ) -> Result<(), ModelError> {
+        let verified = self.verify(groups, results);
         let mut ended = Vec::new();
         let mut entered = Vec::new();
         for (group, verified) in groups.iter().zip(verified) {
@@ -108,7 +118,7 @@ impl Scheduler {
     }
 
     /// Tells the proposer which rows of the last step stand: of each group how many.
-    pub(super) fn report(&mut self, rows: &[(&Group, usize)]) {
+    fn report(&mut self, rows: &[(&Group, usize)]) {
         let Some(speculator) = &mut self.speculator else {
             return;
         };
@@ -221,7 +231,10 @@ impl Scheduler {
 
     /// Runs all groups in one step, each by itself where that fails: whether the device answered,
     /// whether it was one step, and the results of each group.
-    fn step_groups(&mut self, groups: &[Group]) -> (Result<(), ModelError>, bool, Vec<Given>) {
+    pub(super) fn step_groups(
+        &mut self,
+        groups: &[Group],
+    ) -> (Result<(), ModelError>, bool, Vec<Given>) {
         let all: Vec<StepRow> = groups.iter().flat_map(|group| group.rows.clone()).collect();
         let error = match self.step(&all) {
             Ok(given) => {
@@ -232,7 +245,10 @@ impl Scheduler {
                 };
                 return (Ok(()), true, groups.iter().map(&mut of).collect());
             }
-            Err(error) if all.len() == 1 => return (Err(error.clone()), false, vec![Err(error)]),
+            // There is nothing to tell apart.
+            Err(error) if groups.len() == 1 && groups[0].proposed == 0 => {
+                return (Err(error.clone()), false, vec![Err(error)]);
+            }
             Err(error) => error,
         };
         // No sequence has changed: alone, each request shows whether it is the one at fault, and
@@ -250,7 +266,7 @@ impl Scheduler {
 
     /// Chooses from the results of all groups: from logits side by side, since a vocabulary's
     /// worth of them takes a core a while.
-    pub(super) fn verify(
+    fn verify(
         &mut self,
         groups: &[Group],
         results: Vec<Given>,
@@ -283,7 +299,7 @@ impl Scheduler {
 
     /// A request takes the tokens of its rows, and its sequence gives back the rows that do not
     /// stand; how the request ended, if it did.
-    pub(super) fn settle(
+    fn settle(
         &mut self,
         group: &Group,
         verified: Result<Verified, ModelError>,

@@ -2,8 +2,8 @@
 //!
 //! The scheduler alone gives work to the device. Its [`Scheduler::turn`] runs one step with the rows
 //! of every request that decodes and pieces of prompts of at most 15 rows, then the other prompts'
-//! rows up to a budget, a chunk at a time, so that a long prompt delays nobody by more than the
-//! budget. It decides without I/O and without a clock
+//! rows up to a budget, a chunk of each and as many in a step as the model computes together, so that
+//! a long prompt delays nobody by more than the budget. It decides without I/O and without a clock
 //! of its own; [`SchedulerThread`] turns it on a thread.
 //!
 //! | promise | how |
@@ -11,7 +11,7 @@
 //! | what is admitted can finish | all positions of a request, its whole answer among them, are reserved when it is admitted |
 //! | every sequence is given back exactly once | a [`Lease`](lease::Lease) that only the model can take back, counted on both sides |
 //! | a client that is gone frees its room within one turn | a closed channel is seen at the start of the next turn |
-//! | company does not change an answer | prompt chunks end at fixed positions; those of 16 rows or more run alone, and up to 15 rows of a sequence have the same bits in any company |
+//! | company does not change an answer | prompt chunks end at fixed positions, and their rows have the same bits in any company |
 //! | a preempted request goes on as if undisturbed | its tokens enter again as they did the first time: the prompt in the same chunks, the answer in rows that decode |
 //! | speculation changes no answer | each row's choice is plain decoding's, and stands only while every row before it was right ([`Speculator`]) |
 //! | a request that fails fails alone | a step changes all sequences or none, so after a failed one each row is tried by itself |

@@ -18,13 +18,15 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::ServerState;
-use super::options::duration;
+use super::options::{ServeOptions, duration};
 
 /// What a connection over the limit is told.
 const TOO_MANY: &str = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 99\r\n\r\n{\"error\":{\"message\":\"too many connections\",\"type\":\"server_error\",\"param\":null,\"code\":\"overloaded\"}}";
 
 /// Connections at once while the server ends, whose requests are refused.
 const LATE_CONNECTIONS: usize = 64;
+/// How long a listener rests that found no descriptor.
+pub const PAUSE: Duration = Duration::from_millis(20);
 /// How long requests that did not end in time have to take the news.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -45,7 +47,7 @@ pub async fn serve(
         };
         let Ok((socket, _)) = accepted else {
             // No descriptor is left, or the client is gone already: a moment later is another try.
-            sleep(Duration::from_millis(20)).await;
+            sleep(PAUSE).await;
             continue;
         };
         greet(socket, &places, &router, &state, Some(stop.clone()));
@@ -61,7 +63,7 @@ pub async fn serve(
                 drained = drained.as_mut() => break drained.is_ok(),
                 accepted = listener.accept() => match accepted {
                     Ok((socket, _)) => greet(socket, &late, &router, &state, None),
-                    Err(_) => sleep(Duration::from_millis(20)).await,
+                    Err(_) => sleep(PAUSE).await,
                 },
             }
         }
@@ -94,7 +96,8 @@ fn greet(
     }
 }
 
-async fn refuse(mut socket: TcpStream) {
+/// Tells a connection that there is no place for it.
+pub async fn refuse(mut socket: TcpStream) {
     let _ = socket.write_all(TOO_MANY.as_bytes()).await;
     let _ = socket.shutdown().await;
 }
@@ -106,9 +109,21 @@ async fn answer(
     state: Arc<ServerState>,
     stop: Option<watch::Receiver<bool>>,
 ) {
-    let _ = socket.set_nodelay(true);
     state.http.connections.fetch_add(1, Relaxed);
-    let stalled = duration(state.options.write_timeout);
+    converse(socket, router, &state.options, stop).await;
+    state.http.connections.fetch_sub(1, Relaxed);
+    drop(place);
+}
+
+/// Answers the requests of a connection: one without `stop`, else all until then.
+pub async fn converse(
+    socket: TcpStream,
+    router: Router,
+    options: &ServeOptions,
+    stop: Option<watch::Receiver<bool>>,
+) {
+    let _ = socket.set_nodelay(true);
+    let stalled = duration(options.write_timeout);
     let io = Stalling {
         inner: TokioIo::new(socket),
         limit: stalled,
@@ -118,7 +133,7 @@ async fn answer(
     builder
         .timer(TokioTimer::new())
         .keep_alive(stop.is_some())
-        .header_read_timeout(duration(state.options.head_timeout))
+        .header_read_timeout(duration(options.head_timeout))
         .max_buf_size(64 << 10);
     let connection = builder.serve_connection(io, TowerToHyperService::new(router));
     let mut connection = std::pin::pin!(connection);
@@ -130,8 +145,6 @@ async fn answer(
         connection.as_mut().graceful_shutdown();
         let _ = connection.await;
     }
-    state.http.connections.fetch_sub(1, Relaxed);
-    drop(place);
 }
 
 /// When the server is told to end; never without `stop`.

@@ -100,11 +100,8 @@ impl IntoResponse for ApiError {
 
 impl From<ParameterError> for ApiError {
     fn from(error: ParameterError) -> ApiError {
-        ApiError {
-            param: Some(error.field.to_owned()),
-            code: Some("invalid_value"),
-            ..ApiError::new(StatusCode::BAD_REQUEST, error.to_string())
-        }
+        let problem = format!("is {}, it must be {}", error.value, error.allowed);
+        ApiError::field(error.field, problem)
     }
 }
 

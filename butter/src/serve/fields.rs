@@ -46,6 +46,11 @@ impl Fields {
         }
     }
 
+    /// Whether a field is there; null is as good as absent.
+    pub fn has(&self, name: &str) -> bool {
+        self.map.get(name).is_some_and(|json| !json.is_null())
+    }
+
     /// A field as it stands; null is as good as absent.
     pub fn take(&mut self, name: &str) -> Option<Json> {
         self.map.shift_remove(name).filter(|json| !json.is_null())

@@ -7,6 +7,7 @@
 //! | set a limit, a key, a timeout | [`options::ServeOptions`] |
 //! | read `/metrics` | [`metrics`] |
 //! | start a server in a program or a test | [`Server::start`] |
+//! | see what is answered while a model loads | [`loading`] |
 //!
 //! Requests are checked whole before the scheduler sees them. The device is stepped by the
 //! scheduler's thread alone; sockets, JSON, templates and grammars run beside it.
@@ -19,14 +20,17 @@ pub mod engine;
 pub mod error;
 pub mod fields;
 pub mod grammar;
+pub mod loading;
 mod messages;
 pub mod metrics;
 pub mod options;
+mod rebase;
 pub mod request;
 mod routes;
 pub mod stitch;
 pub mod tool_call;
 pub mod xml_call;
+mod xml_grammar;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -72,7 +76,7 @@ impl Server {
         Self::start_on(listener, engine, options)
     }
 
-    /// Takes the port, before a model is loaded for it; who connects by then waits.
+    /// Takes the port, before a model is loaded for it; [`loading::Loading`] answers on it by then.
     pub async fn bind(options: &ServeOptions) -> std::io::Result<TcpListener> {
         TcpListener::bind((options.host.as_str(), options.port)).await
     }

@@ -90,9 +90,16 @@ macro_rules! settings {
                     let items = get(name)?;
                     let items = items.split(',').map(str::trim);
                     let items = items.filter(|item| !item.is_empty()).map(str::to_owned);
-                    // One that names nothing says nothing: it must not take away a file's keys.
+                    // One that names nothing says nothing: it must not take away a file's.
                     Some(items.collect::<Vec<_>>()).filter(|items| !items.is_empty())
                 };
+                if get("BUTTER_API_KEYS").is_some() && list("BUTTER_API_KEYS").is_none() {
+                    return Err(OptionsError::Environment {
+                        name: "BUTTER_API_KEYS".to_owned(),
+                        value: get("BUTTER_API_KEYS").unwrap_or_default(),
+                        problem: "names no key; to serve anyone, unset it".to_owned(),
+                    });
+                }
                 Ok(Layer {
                     $($name: from_variable(&get, stringify!($name))?,)*
                     api_keys: list("BUTTER_API_KEYS"),
@@ -111,12 +118,17 @@ macro_rules! settings {
 
             /// With defaults for what no source sets.
             pub fn resolve(self) -> Result<ServeOptions, OptionsError> {
+                let verifies = [
+                    ("verify_rows", self.verify_rows),
+                    ("speculate_max_running", self.speculate_max_running),
+                ];
                 let options = ServeOptions {
                     $($name: self.$name.unwrap_or($default),)*
                     api_keys: self.api_keys.unwrap_or_default(),
                     cors_origins: self.cors_origins.unwrap_or_default(),
                 };
                 options.check()?;
+                options.check_proposer(verifies)?;
                 Ok(options)
             }
         }
@@ -155,8 +167,11 @@ settings! {
     cache_tokens: usize = 16_384;
     /// Longest request, prompt and answer; 0: what context and cache allow.
     max_positions: usize = 0;
-    /// Prompt rows of one step; 0: 64 on a CPU, 512 elsewhere.
+    /// Rows of a prompt that enter in one step; 0: 64 on a CPU, 512 elsewhere.
     prefill_chunk: usize = 0;
+    /// Rows of all prompts that enter between two steps of those that decode: on a GPU in one step,
+    /// where they share a reading of the weights; 0: as many as of one prompt.
+    prefill_budget: usize = 0;
     /// Which beginnings of prompts come from earlier requests: auto, off, exact or any.
     prefix_reuse: String = "auto".to_owned();
     /// Seconds after which a waiting request takes the place of a running one; 0: never.
@@ -173,9 +188,10 @@ settings! {
     /// DeepSeek-V3).
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     mtp: bool = false;
-    /// Rows of a verification, 2 to 10: the proposals and one.
+    /// Rows of a verification, 2 to 10: the proposals and one. Where somebody proposes.
     verify_rows: usize = 5;
-    /// Requests that may decode at once while any speculates; where more do, none does.
+    /// Requests that may decode at once while any speculates; where more do, none does. Where
+    /// somebody proposes.
     speculate_max_running: usize = 4;
     /// Requests that may wait.
     max_queued: usize = 256;
@@ -221,6 +237,26 @@ impl ServeOptions {
         flags.over(environment.over(file)).resolve()
     }
 
+    /// Settings of verifications, where they are given, have somebody who proposes.
+    fn check_proposer(
+        &self,
+        given: [(&'static str, Option<usize>); 2],
+    ) -> Result<(), OptionsError> {
+        let proposes = !self.draft.as_os_str().is_empty() || self.ngram || self.mtp;
+        match given
+            .into_iter()
+            .find(|(_, value)| value.is_some() && !proposes)
+        {
+            Some((name, Some(value))) => Err(OptionsError::Value {
+                name,
+                value: value.to_string(),
+                allowed: "absent where nothing proposes tokens: give `draft`, `ngram` or `mtp`"
+                    .to_owned(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
     fn check(&self) -> Result<(), OptionsError> {
         let wrong = |name, value: String, allowed: &str| OptionsError::Value {
             name,
@@ -233,6 +269,7 @@ impl ServeOptions {
             ("cache_tokens", self.cache_tokens, 1, 1 << 31),
             ("max_positions", self.max_positions, 0, 1 << 31),
             ("prefill_chunk", self.prefill_chunk, 0, 1 << 16),
+            ("prefill_budget", self.prefill_budget, 0, 1 << 16),
             ("max_preemptions", self.max_preemptions, 0, 1 << 20),
             ("max_queued", self.max_queued, 0, 1 << 20),
             ("default_max_tokens", self.default_max_tokens, 1, 1 << 31),
@@ -387,11 +424,11 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_that_names_nothing_takes_no_keys_away() {
+    fn keys_that_were_to_be_there_and_are_not_open_no_server() {
         for empty in ["", " ", ", ,"] {
             let only = |name: &str| (name == "BUTTER_API_KEYS").then(|| empty.to_owned());
-            let layer = Layer::from_environment(only).expect("lists have no wrong form");
-            assert!(layer.api_keys.is_none(), "{empty:?}");
+            let error = Layer::from_environment(only).expect_err("no key");
+            assert!(error.to_string().contains("names no key"), "{error}");
         }
     }
 
@@ -460,12 +497,21 @@ mod tests {
         };
         const FAR: Option<usize> = Some(usize::MAX);
         type Change = (&'static str, fn(&mut Layer));
-        let changes: [Change; 24] = [
-            ("mtp", |l| (l.mtp, l.draft) = (Some(true), Some("a".into()))),
-            ("verify_rows", |l| l.verify_rows = Some(1)),
-            ("verify_rows", |l| l.verify_rows = Some(11)),
+        let changes: [Change; 27] = [
+            ("verify_rows", |l| l.verify_rows = Some(5)),
             ("speculate_max_running", |l| {
-                l.speculate_max_running = Some(0)
+                l.speculate_max_running = Some(4)
+            }),
+            ("prefill_budget", |l| l.prefill_budget = FAR),
+            ("mtp", |l| (l.mtp, l.draft) = (Some(true), Some("a".into()))),
+            ("verify_rows", |l| {
+                (l.verify_rows, l.ngram) = (Some(1), Some(true));
+            }),
+            ("verify_rows", |l| {
+                (l.verify_rows, l.ngram) = (Some(11), Some(true));
+            }),
+            ("speculate_max_running", |l| {
+                (l.speculate_max_running, l.ngram) = (Some(0), Some(true));
             }),
             ("ngram", |l| {
                 (l.ngram, l.draft) = (Some(true), Some("a".into()));

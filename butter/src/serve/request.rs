@@ -145,6 +145,10 @@ impl ApiRequest {
             }
             Endpoint::Text => read_prompts(&mut fields, engine, options)?,
         };
+        if top_logprobs.is_some() && prompts.iter().any(|prompt| !prompt.echo.is_empty()) {
+            let reason = "cannot stand beside `logprobs`: prompts have no log-probabilities";
+            return Err(ApiError::unsupported("echo", reason));
+        }
         if let Some((field, _)) = &grammar
             && engine.tokenizer.is_none()
         {
@@ -475,7 +479,10 @@ fn read_grammar(
     match found.len() {
         0 | 1 => Ok(found.pop()),
         _ => {
-            let problem = format!("and `{}` cannot both be held", found[0].0);
+            let problem = format!(
+                "stands beside `{}`, and one of them can be held",
+                found[0].0
+            );
             Err(ApiError::field(found[1].0, problem))
         }
     }
@@ -580,7 +587,12 @@ fn read_tools(
         tools.kinds = Arc::new(ParameterKinds::new(&functions));
     }
     if !required.is_empty() {
-        tools.grammar = Some(GrammarSpec::Lark(format.grammar(&required)));
+        let grammar = format.grammar(&required).map_err(|(name, problem)| {
+            let index = functions.iter().position(|(known, _)| *known == name);
+            let path = format!("tools[{}].function.parameters", index.unwrap_or(0));
+            ApiError::unsupported(path, &problem)
+        })?;
+        tools.grammar = Some(GrammarSpec::Lark(grammar));
     }
     tools.list = list;
     Ok(tools)
@@ -704,7 +716,7 @@ fn read_prompts(
                 }
                 Json::Array(ids) => {
                     let ids = token_ids(&ids, &path, engine.vocab_size)?;
-                    let text = engine.tokenizer.as_ref().map(|t| t.decode(&ids));
+                    let text = engine.tokenizer.as_ref().map(|t| t.decode_all(&ids));
                     (ids, text.unwrap_or_default())
                 }
                 other => {

@@ -133,7 +133,7 @@ async fn page() -> Response<Body> {
     response
 }
 
-async fn live() -> Response<Body> {
+pub async fn live() -> Response<Body> {
     json_response(StatusCode::OK, &json!({"status": "live"}))
 }
 
@@ -216,7 +216,7 @@ fn tokenized(body: Json, state: &ServerState) -> Result<Response<Body>, ApiError
     named_model(&mut fields, engine)?;
     let ids = match fields.string("prompt")? {
         Some(_) if fields.take("messages").is_some() => {
-            let problem = "and `prompt` cannot both be tokenized: give one of them";
+            let problem = "stands beside `prompt`: give one of them";
             return Err(ApiError::field("messages", problem));
         }
         Some(text) => {
@@ -230,6 +230,12 @@ fn tokenized(body: Json, state: &ServerState) -> Result<Response<Body>, ApiError
                 }
                 _ => engine.encode_prompt(&text, "prompt", most)?,
             }
+        }
+        None if !fields.has("messages") => {
+            return Err(ApiError::field(
+                "prompt",
+                "is missing, and so is `messages`",
+            ));
         }
         None => messages::prompt(&mut fields, engine, Vec::new(), most)?.0,
     };
@@ -257,7 +263,7 @@ fn detokenized(body: Json, state: &ServerState) -> Result<Response<Body>, ApiErr
         let reason = "the checkpoint has no tokenizer";
         return Err(ApiError::unsupported("tokens", reason));
     };
-    let answer = json!({"prompt": tokenizer.decode(&ids)});
+    let answer = json!({"prompt": tokenizer.decode_all(&ids)});
     Ok(with_warnings(answer, fields))
 }
 
@@ -440,7 +446,8 @@ fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
     }
 }
 
-async fn read_bytes(request: Request, most: usize) -> Result<Vec<u8>, ApiError> {
+/// A request's body; of a longer one what is too long is thrown away.
+pub async fn read_bytes(request: Request, most: usize) -> Result<Vec<u8>, ApiError> {
     let mut body = request.into_body();
     let mut bytes = Vec::new();
     let mut length = 0;

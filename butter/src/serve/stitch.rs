@@ -122,7 +122,7 @@ enum State {
     Content,
     /// In the JSON of a call.
     Call,
-    /// Behind a call's JSON, before its closing marker.
+    /// Behind a call, where its closing marker is due.
     CallEnd,
     /// In a call that was begun and went wrong: too late to take back, its rest is arguments.
     Broken,
@@ -140,6 +140,8 @@ struct Segments {
     /// Of the call at hand: whether its name is out, and how much of its arguments.
     named: bool,
     sent: usize,
+    /// And what stood before it, which is text if it turns out to be no call.
+    opening: &'static str,
 }
 
 impl Segments {
@@ -161,6 +163,7 @@ impl Segments {
             complete_calls: 0,
             named: false,
             sent: 0,
+            opening: "",
         }
     }
 
@@ -199,7 +202,7 @@ impl Segments {
                 let (text, found) = self.until(TOOL);
                 push_text(pieces, text, Piece::Content);
                 if found {
-                    self.open_call();
+                    self.open_call(TOOL);
                 }
                 found
             }
@@ -215,13 +218,7 @@ impl Segments {
                 }
                 found
             }
-            State::CallEnd => {
-                let (_, found) = self.until(TOOL_END);
-                if found {
-                    (self.state, self.skip_space) = (State::Content, true);
-                }
-                found
-            }
+            State::CallEnd => self.end_call(),
         }
     }
 
@@ -243,26 +240,46 @@ impl Segments {
         }
         if self.parts.tools == Some(ToolFormat::Llama) && text.starts_with('{') {
             self.held = text.to_owned();
-            self.open_call();
+            self.open_call("");
         } else {
             self.state = State::Content;
         }
         true
     }
 
-    fn open_call(&mut self) {
+    fn open_call(&mut self, opening: &'static str) {
         self.state = State::Call;
-        (self.named, self.sent) = (false, 0);
+        (self.named, self.sent, self.opening) = (false, 0, opening);
+    }
+
+    /// Behind a call its marker follows, or, where the model forgot that, what it wrote instead:
+    /// another call, which may stand between the same markers, or text.
+    fn end_call(&mut self) -> bool {
+        let rest = self.held.trim_start();
+        let due = [TOOL_END, TOOL, xml_call::FUNCTION];
+        if rest.is_empty() || due.iter().any(|marker| is_beginning(rest, marker)) {
+            return false;
+        }
+        let is_xml = self.parts.tools == Some(ToolFormat::Xml);
+        let is_another = is_xml && rest.starts_with(xml_call::FUNCTION);
+        let space = self.held.len() - rest.len();
+        let passed = if rest.starts_with(TOOL_END) {
+            space + TOOL_END.len()
+        } else {
+            space
+        };
+        self.held.drain(..passed);
+        if is_another {
+            self.open_call("");
+        } else {
+            (self.state, self.skip_space) = (State::Content, true);
+        }
+        true
     }
 
     /// Whether calls stand between markers.
     fn has_markers(&self) -> bool {
         matches!(self.parts.tools, Some(ToolFormat::Hermes | ToolFormat::Xml))
-    }
-
-    /// What opened the call at hand.
-    fn opening(&self) -> &'static str {
-        if self.has_markers() { TOOL } else { "" }
     }
 
     /// Streams a call's name, then its arguments as they come.
@@ -292,7 +309,7 @@ impl Segments {
                 self.state = State::Broken;
             } else {
                 // No call after all: the model wrote it as text.
-                push_text(pieces, self.opening().to_owned(), Piece::Content);
+                push_text(pieces, self.opening.to_owned(), Piece::Content);
                 self.state = State::Content;
             }
             return true;
@@ -337,14 +354,23 @@ impl Segments {
                 push_text(&mut pieces, held, Piece::Content);
             }
             State::Call if !self.named => {
-                let text = format!("{}{held}", self.opening());
+                let text = format!("{}{held}", self.opening);
                 push_text(&mut pieces, text, Piece::Content);
             }
             State::Broken => push_arguments(&mut pieces, self.calls - 1, held),
+            // Half a marker that was due is none of the answer; what may be another's is.
+            State::CallEnd if !TOOL_END.starts_with(held.trim()) => {
+                push_text(&mut pieces, held.trim_start().to_owned(), Piece::Content);
+            }
             State::Start | State::Content | State::Call | State::CallEnd => {}
         }
         pieces
     }
+}
+
+/// Whether more text could make a text the marker.
+fn is_beginning(text: &str, marker: &str) -> bool {
+    text.len() < marker.len() && marker.starts_with(text)
 }
 
 fn push_text(pieces: &mut Vec<Piece>, text: String, kind: impl FnOnce(String) -> Piece) {
@@ -497,6 +523,57 @@ mod tests {
     }
 
     #[test]
+    fn nothing_behind_a_call_without_its_end_is_lost() {
+        let hermes = |index: usize, city: &str| {
+            let text = format!("{{\"c\": \"{city}\"}}");
+            let name = "w".to_owned();
+            [
+                Piece::ToolCall { index, name },
+                Piece::ToolArguments { index, text },
+            ]
+        };
+        let json =
+            |city: &str| format!("{{\"name\": \"w\", \"arguments\": {{\"c\": \"{city}\"}}}}");
+        let xml = |city: &str| format!("<function=w><parameter=c>{city}</parameter></function>");
+        for (tools, one) in [
+            (ToolFormat::Hermes, &json as &dyn Fn(&str) -> String),
+            (ToolFormat::Xml, &xml),
+        ] {
+            let twice = format!(
+                "<tool_call>\n{}\n<tool_call>\n{}\n</tool_call>",
+                one("A"),
+                one("B")
+            );
+            let both = [hermes(0, "A"), hermes(1, "B")].concat();
+            assert_eq!(run(parts(Some(tools)), &[&twice]), both);
+            let text = format!("<tool_call>\n{}\n<b>Done.", one("A"));
+            let [name, arguments] = hermes(0, "A");
+            assert_eq!(
+                run(parts(Some(tools)), &[&text]),
+                [name, arguments, content("<b>Done.")]
+            );
+            let cut = format!("<tool_call>\n{}\n</tool_", one("A"));
+            assert_eq!(run(parts(Some(tools)), &[&cut]), hermes(0, "A"));
+            let cut = format!("<tool_call>\n{}\n<tool_", one("A"));
+            let [name, arguments] = hermes(0, "A");
+            assert_eq!(
+                run(parts(Some(tools)), &[&cut]),
+                [name, arguments, content("<tool_")]
+            );
+        }
+        let together = format!("<tool_call>\n{}\n{}</tool_call>", xml("A"), xml("B"));
+        let both = [hermes(0, "A"), hermes(1, "B")].concat();
+        assert_eq!(run(parts(Some(ToolFormat::Xml)), &[&together]), both);
+        let no_call = format!("<tool_call>\n{}\n<function=\n", xml("A"));
+        let [name, arguments] = hermes(0, "A");
+        let rest = content("<function=\n");
+        assert_eq!(
+            run(parts(Some(ToolFormat::Xml)), &[&no_call]),
+            [name, arguments, rest]
+        );
+    }
+
+    #[test]
     fn arguments_stream_as_they_come() {
         let mut segments = Segments::new(parts(Some(ToolFormat::Hermes)));
         assert!(
@@ -523,6 +600,7 @@ mod tests {
                 Just(CALL.to_owned()),
                 Just(XML.to_owned()),
                 "(<think>)?[a<]{0,3}(<tool_call>)?\n?<function=f>\n?(<parameter=a>[\na<é/]{0,6}</parameter>){0,2}[a\n]{0,2}(</function>)?(</tool_call>)?[a<]{0,3}",
+                "<tool_call>((<tool_call>)?\n?(\\{\"name\":\"f\",\"arguments\":\\{\\}\\}|<function=f></function>)(</tool_|</tool_call>|[a<\n])?){1,3}",
                 "[a<{\"]{0,5}(<think>)?[a<>]{0,6}(</think>)?[ a]{0,4}(<tool_call>)?\\{\"name\":\"f\",\"arguments\":\\{[a\"]{0,3}\\}\\}(</tool_call>)?[a<]{0,3}",
             ],
             cuts in prop::collection::vec(0usize..150, 0..8),

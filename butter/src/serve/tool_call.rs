@@ -2,7 +2,8 @@
 
 use serde_json::{Value as Json, json};
 
-use super::xml_call;
+use super::rebase::rebased;
+use super::xml_grammar;
 
 /// How a family of models writes calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,12 +33,12 @@ impl ToolFormat {
     }
 
     /// A Lark grammar of one call of one of the functions, each with the JSON schema of its
-    /// arguments.
-    pub fn grammar(self, functions: &[(String, Json)]) -> String {
+    /// arguments. The error names the function whose schema a grammar cannot hold, and says why.
+    pub fn grammar(self, functions: &[(String, Json)]) -> Result<String, (String, String)> {
         let key = match self {
             ToolFormat::Hermes => "arguments",
             ToolFormat::Llama => "parameters",
-            ToolFormat::Xml => return xml_call::grammar(functions),
+            ToolFormat::Xml => return xml_grammar::grammar(functions),
         };
         let names: Vec<String> = (0..functions.len()).map(|i| format!("call_{i}")).collect();
         let start = match self {
@@ -48,14 +49,17 @@ impl ToolFormat {
         for (rule, (name, schema)) in names.iter().zip(functions) {
             let call = json!({
                 "type": "object",
-                "properties": {"name": {"const": name}, key: schema},
+                "properties": {
+                    "name": {"const": name},
+                    key: rebased(schema, &format!("/properties/{key}")),
+                },
                 "required": ["name", key],
                 "additionalProperties": false,
                 "x-guidance": {"whitespace_flexible": false},
             });
             grammar += &format!("{rule}: %json {call}\n");
         }
-        grammar
+        Ok(grammar)
     }
 }
 
@@ -133,6 +137,9 @@ pub fn scan(text: &str) -> Scan {
             }
         };
         match key.0.as_str() {
+            // What was passed on cannot be taken back.
+            "arguments" | "parameters" if scan.arguments.is_some() => scan.wrong = true,
+            "name" if scan.name.is_some() => scan.wrong = true,
             "name" => match end.map(|end| serde_json::from_str::<String>(&text[at..end])) {
                 Some(Ok(name)) => scan.name = Some(name),
                 Some(Err(_)) => scan.wrong = true,
@@ -208,6 +215,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_name_may_come_last() {
+        let found = scan(r#"{"arguments": {"a": 1}, "name": "f"}"#);
+        assert_eq!((found.name.as_deref(), found.wrong), (Some("f"), false));
+    }
+
+    #[test]
     fn a_call_is_known_as_far_as_it_is_written() {
         let text = r#" {"id": 7, "name": "f\"}", "arguments": {"a": [1, "}"], "b": {}}} x"#;
         let end = text.rfind('}').expect("an end") + 1;
@@ -229,6 +242,8 @@ mod tests {
             r#"{"name": 3,"#,
             r#"{"arguments": "a""#,
             "{\"a\": ]",
+            r#"{"name": "f", "name": "g"#,
+            r#"{"arguments": {"a": 1}, "parameters": {"#,
         ] {
             assert!(scan(wrong).wrong, "{wrong}");
         }

@@ -20,14 +20,14 @@ use serde_json::{Value as Json, json};
 
 use super::tool_call::Scan;
 
-const FUNCTION: &str = "<function=";
+pub(super) const FUNCTION: &str = "<function=";
 const FUNCTION_END: &str = "</function>";
 const PARAMETER: &str = "<parameter=";
-const PARAMETER_END: &str = "</parameter>";
+pub(super) const PARAMETER_END: &str = "</parameter>";
 
 /// How the text of a parameter becomes JSON.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+pub(super) enum Kind {
     /// A string, whatever it says.
     Text,
     /// A string, or nothing where it says `null`.
@@ -67,10 +67,10 @@ impl ParameterKinds {
 }
 
 /// References that are followed; a schema may refer to itself.
-const MOST_REFERENCES: usize = 8;
+pub(super) const MOST_REFERENCES: usize = 8;
 
 /// Of a schema within the schema `root`.
-fn kind_of(schema: &Json, root: &Json, depth: usize) -> Kind {
+pub(super) fn kind_of(schema: &Json, root: &Json, depth: usize) -> Kind {
     let types = types_of(schema, root, depth);
     let has = |name: &str| types.contains(name);
     match (has("string"), has("null")) {
@@ -82,7 +82,7 @@ fn kind_of(schema: &Json, root: &Json, depth: usize) -> Kind {
 }
 
 /// The types that a schema allows, as far as it names them.
-fn types_of(schema: &Json, root: &Json, depth: usize) -> BTreeSet<String> {
+pub(super) fn types_of(schema: &Json, root: &Json, depth: usize) -> BTreeSet<String> {
     let mut types = BTreeSet::new();
     if depth > MOST_REFERENCES {
         return types;
@@ -273,71 +273,6 @@ fn beginning_of(text: &str, kind: Kind) -> String {
     let mut string = json!(text[..text.len() - held.unwrap_or(0)]).to_string();
     string.pop();
     string
-}
-
-/// A Lark grammar of one call of one of the functions, each with the JSON schema of its
-/// arguments: the properties in the schema's order, those that are required always.
-pub fn grammar(functions: &[(String, Json)]) -> String {
-    let names: Vec<String> = (0..functions.len()).map(|i| format!("call_{i}")).collect();
-    let mut grammar = format!(
-        "start: \"<tool_call>\\n\" call \"\\n</tool_call>\"\ncall: {}\n\
-         text[suffix=\"\\n</parameter>\\n\"]: /(.|\\n)*/\n",
-        names.join(" | ")
-    );
-    for (rule, (name, schema)) in names.iter().zip(functions) {
-        let required: BTreeSet<&str> = schema["required"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(Json::as_str)
-            .collect();
-        let mut parameters = String::new();
-        let mut rules = String::new();
-        let properties = schema["properties"].as_object().into_iter().flatten();
-        for (i, (key, property)) in properties.enumerate() {
-            let optional = if required.contains(key.as_str()) {
-                ""
-            } else {
-                "?"
-            };
-            parameters += &format!(" {rule}_{i}{optional}");
-            let opening = json!(format!("<parameter={key}>\n"));
-            let value = value_rule(property, schema);
-            rules += &format!("{rule}_{i}: {opening} {value}\n");
-        }
-        let opening = json!(format!("<function={name}>\n"));
-        grammar += &format!("{rule}:  {opening}{parameters} \"</function>\"\n{rules}");
-    }
-    grammar
-}
-
-/// A value and what closes it.
-fn value_rule(property: &Json, root: &Json) -> String {
-    let end = "\"\\n</parameter>\\n\"";
-    let literals = property["enum"].as_array().into_iter().flatten();
-    let literals = literals.chain(property.get("const"));
-    let literals: Vec<String> = literals
-        .filter_map(Json::as_str)
-        .map(|text| json!(text).to_string())
-        .collect();
-    match kind_of(property, root, 0) {
-        Kind::Text if literals.is_empty() => "text".to_owned(),
-        Kind::Text => format!("({}) {end}", literals.join(" | ")),
-        Kind::TextOrNull => "text".to_owned(),
-        Kind::Json => {
-            let mut schema = property.clone();
-            if let Json::Object(schema) = &mut schema {
-                for definitions in ["$defs", "definitions"] {
-                    if let Some(defined) = root.get(definitions) {
-                        schema.insert(definitions.to_owned(), defined.clone());
-                    }
-                }
-                let compact = json!({"whitespace_flexible": false});
-                schema.insert("x-guidance".to_owned(), compact);
-            }
-            format!("%json {schema}\n {end}").replace("\n ", " ")
-        }
-    }
 }
 
 #[cfg(test)]

@@ -386,6 +386,19 @@ impl Tokenizer {
         text
     }
 
+    /// The text of all ids, control tokens as they are written.
+    pub fn decode_all(&self, ids: &[u32]) -> String {
+        let runs = ids.chunk_by(|&a, &b| self.is_control(a) == self.is_control(b));
+        let text = |run: &[u32]| match self.is_control(run[0]) {
+            false => self.decode(run),
+            true => {
+                let written = run.iter().filter_map(|&id| self.parsing.id_to_token(id));
+                written.collect()
+            }
+        };
+        runs.map(text).collect()
+    }
+
     /// Whether an id is a control token, which gives no text.
     pub fn is_control(&self, id: u32) -> bool {
         let added = self.parsing.get_added_vocabulary();

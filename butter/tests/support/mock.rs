@@ -66,6 +66,7 @@ impl MockModel {
                 positions: 2048,
                 block: 16,
                 recurrent: false,
+                prompts: 1,
             },
             script: None,
             wrong_every: 0,

@@ -21,7 +21,7 @@ struct CommandLine {
 #[derive(Subcommand)]
 enum Command {
     /// Every kernel with its instances, tests and benches, and the registry's hash.
-    List(Selection),
+    List(ListOptions),
     /// Runs the tests.
     Test(TestOptions),
     /// Runs every case on the reference, which reports races, reads of undefined memory, indices out
@@ -66,6 +66,20 @@ impl Selection {
             json: false,
         }
     }
+}
+
+/// Options of `list`.
+#[derive(Args, Clone)]
+struct ListOptions {
+    /// Only names that contain this: a test, a kernel, or `test[instance]`.
+    #[arg(long, short)]
+    filter: Option<String>,
+    /// Only instances with this element type.
+    #[arg(long, value_parser = parse_dtype)]
+    dtype: Option<String>,
+    /// Prints one JSON document instead of text.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Options of `check`.
@@ -250,7 +264,7 @@ fn run_as(
     arguments: impl IntoIterator<Item = impl Into<std::ffi::OsString> + Clone>,
     program: Option<PathBuf>,
 ) -> u8 {
-    let line = match CommandLine::try_parse_from(arguments) {
+    let mut line = match CommandLine::try_parse_from(arguments) {
         Ok(line) => line,
         Err(error) => {
             // Help and version are no errors.
@@ -264,8 +278,19 @@ fn run_as(
             return code;
         }
     };
+    match &mut line.command {
+        Command::Test(options) => once(&mut options.selection.backend),
+        Command::Bench(options) => once(&mut options.selection.backend),
+        Command::Devices(options) => once(&mut options.backend),
+        Command::Check(options) => once(&mut options.subgroup_width),
+        Command::List(_) | Command::Tune(_) | Command::Explain(_) => {}
+    }
     let ending = match line.command {
-        Command::List(selection) => list::list(&selection),
+        Command::List(options) => {
+            let mut selection = Selection::of(options.filter, options.dtype);
+            selection.json = options.json;
+            list::list(&selection)
+        }
         Command::Test(options) if options.worker => test::worker(&options),
         Command::Test(options) => test::test(&options, program.as_deref()),
         Command::Check(options) => check::command(&options),
@@ -275,6 +300,16 @@ fn run_as(
         Command::Devices(options) => list::devices(&options.backend, options.json),
     };
     ending.code()
+}
+
+/// Keeps the first of what was named several times.
+fn once<T: Copy + PartialEq>(list: &mut Vec<T>) {
+    let mut seen = Vec::new();
+    list.retain(|item| {
+        let is_new = !seen.contains(item);
+        seen.push(*item);
+        is_new
+    });
 }
 
 #[cfg(test)]
@@ -291,6 +326,13 @@ mod tests {
         ];
         assert!(all.is_sorted());
         assert_eq!(all.map(Ending::code), [0, 3, 4, 1]);
+    }
+
+    #[test]
+    fn what_is_named_twice_is_done_once() {
+        let mut widths = vec![8, 4, 8, 4, 16];
+        once(&mut widths);
+        assert_eq!(widths, [8, 4, 16]);
     }
 
     #[test]

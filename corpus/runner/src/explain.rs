@@ -213,9 +213,15 @@ fn find(
         Some(instance) => Ok((entry, instance)),
         None => {
             let names: Vec<_> = entry.instances.iter().map(|i| i.name).collect();
+            let wanted = [options.instance.as_deref(), options.dtype.as_deref()];
             Err(format!(
-                "kernel `{}` has the instances {}",
+                "kernel `{}` has no instance {}; it has {}",
                 entry.name,
+                wanted
+                    .into_iter()
+                    .flatten()
+                    .collect::<Vec<_>>()
+                    .join(" with dtype "),
                 names.join(", ")
             ))
         }

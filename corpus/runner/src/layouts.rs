@@ -135,8 +135,9 @@ pub(crate) fn place(
             _ => GUARD_BYTES / size,
         };
         let span = span_of(&given.shape, &strides);
-        let mut image =
-            vec![guard_byte(given.scalar); ((offset + span) * size + GUARD_BYTES) as usize];
+        let guard = guard_bits(given.scalar, given.role).to_le_bytes();
+        let bytes = ((offset + span) * size + GUARD_BYTES) as usize;
+        let mut image = guard[..size as usize].repeat(bytes / size as usize);
         for (at, bits) in element_offsets(&given.shape, &strides, offset).zip(&given.bits) {
             write_element(&mut image, at * size, *bits, size);
         }
@@ -281,13 +282,48 @@ impl Placed {
     }
 }
 
-/// What fills memory outside of views: NaN for floats, so that a stray read shows.
-fn guard_byte(scalar: Scalar) -> u8 {
+/// What fills memory outside of views: NaN for floats, so that a stray read shows. What a launch
+/// writes has another pattern, to which no copy and no arithmetic leads: it is a signalling NaN,
+/// and of integers no simple function of what lies beside inputs. So a kernel that runs past all
+/// its tensors is noticed, too.
+fn guard_bits(scalar: Scalar, role: Role) -> u64 {
+    let is_read = role == Role::Input;
     match scalar {
-        Scalar::Bool => 1,
-        scalar if scalar.is_float() => 0xff,
-        Scalar::F8E4M3 | Scalar::F8E5M2 | Scalar::E8M0 => 0xff,
-        _ => 0xa9,
+        Scalar::Bool => {
+            if is_read {
+                1
+            } else {
+                0x5a
+            }
+        }
+        Scalar::F8E4M3 => {
+            if is_read {
+                0xff
+            } else {
+                0x7f
+            }
+        }
+        Scalar::F8E5M2 => {
+            if is_read {
+                0xff
+            } else {
+                0x7d
+            }
+        }
+        Scalar::E8M0 => {
+            if is_read {
+                0xff
+            } else {
+                0x5a
+            }
+        }
+        scalar if scalar.is_float() && is_read => u64::MAX,
+        Scalar::F16 => 0x7da5,
+        Scalar::BF16 => 0x7fa5,
+        Scalar::F32 => 0x7fa5_a5a5,
+        Scalar::F64 => 0x7ff5_a5a5_a5a5_a5a5,
+        _ if is_read => 0xa9a9_a9a9_a9a9_a9a9,
+        _ => 0x1d3c_a5f0_4b96_8e27,
     }
 }
 
@@ -371,6 +407,40 @@ pub(crate) fn contiguous_bytes(shape: &[u64], scalar: Scalar) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_lies_beside_inputs_does_not_become_what_lies_beside_outputs() {
+        let read = f32::from_bits(guard_bits(Scalar::F32, Role::Input) as u32);
+        let written = guard_bits(Scalar::F32, Role::Output) as u32;
+        assert!(read.is_nan() && f32::from_bits(written).is_nan());
+        for value in [
+            read,
+            -read,
+            read.abs(),
+            read * 2.0,
+            read + 1.0,
+            read.max(0.0),
+            f32::NAN,
+        ] {
+            assert_ne!(value.to_bits(), written);
+        }
+        // Itself, once it took part in arithmetic.
+        assert_ne!((f32::from_bits(written) * 1.0).to_bits(), written);
+        let read = guard_bits(Scalar::U32, Role::Input) as u32;
+        let written = guard_bits(Scalar::U32, Role::InOut) as u32;
+        for value in [
+            read,
+            !read,
+            read + 1,
+            read << 1,
+            read >> 1,
+            read & 0xff,
+            0,
+            u32::MAX,
+        ] {
+            assert_ne!(value, written);
+        }
+    }
 
     #[test]
     fn strides_and_offsets() {

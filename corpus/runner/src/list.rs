@@ -130,11 +130,11 @@ pub(crate) fn devices(named: &[Backend], json: bool) -> Ending {
         if !json {
             match (&line.device, &line.driver, &line.missing) {
                 (Some(device), Some(driver), _) => {
-                    println!("{:<10} {device} ({driver})", line.backend);
+                    println!("{:<13} {device} ({driver})", line.backend);
                 }
                 (.., reason) => {
                     println!(
-                        "{:<10} missing: {}",
+                        "{:<13} missing: {}",
                         line.backend,
                         reason.as_deref().unwrap_or_default()
                     );

@@ -222,6 +222,9 @@ pub(crate) fn explain_empty(what: &str, selection: &Selection, names: Vec<String
         text += "; this binary has none (is the crate of kernels linked?)";
     } else {
         let wanted = selection.filter.as_deref().unwrap_or_default();
+        if selection.dtype.is_some() && names.iter().any(|name| name.contains(wanted)) {
+            return text + "; without the dtype something does";
+        }
         let near = nearest(wanted, names.iter().map(String::as_str));
         text += &format!("; nearest: {}", near.join(", "));
     }

@@ -1,6 +1,6 @@
 //! Running tests: every case in every layout on every backend.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io::BufRead;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -44,7 +44,9 @@ pub(crate) fn test(options: &TestOptions, program: Option<&Path>) -> Ending {
         .jobs
         .or_else(|| std::thread::available_parallelism().ok());
     let jobs = jobs.map_or(1, usize::from).min(selected.len());
-    let workers = program.filter(|_| jobs > 1).map(|program| Workers {
+    // A test alone has a process too: a launch may end it.
+    let in_this = options.jobs.is_some_and(|jobs| jobs.get() == 1);
+    let workers = program.filter(|_| !in_this).map(|program| Workers {
         program,
         jobs,
         options,
@@ -76,7 +78,8 @@ pub(crate) fn test(options: &TestOptions, program: Option<&Path>) -> Ending {
             Some(workers) => workers.run(backend, &selected, &mut note),
             None => {
                 for item in &selected {
-                    note(runner.run(item, &mut subjects));
+                    let run = || runner.run(item, &mut subjects);
+                    note(workers::watched(&item.name, backend, run));
                 }
             }
         }
@@ -272,6 +275,11 @@ impl Runner<'_> {
         if list.is_empty() {
             return outcome.fail("", "", seed, "the test has no cases".into());
         }
+        let mut names = BTreeSet::new();
+        if let Some(twice) = list.iter().find(|case| !names.insert(&case.name)) {
+            let message = format!("two cases of the test are named {:?}", twice.name);
+            return outcome.fail("", "", seed, message);
+        }
         let pipeline = self.pipeline(item, subject);
         let mut contract_checked = false;
         for (index, listed) in list.iter().enumerate() {
@@ -430,7 +438,10 @@ pub(crate) fn judge(
         return Ok(());
     }
     let Some(expectation) = case.expected.get(&tensor.name) else {
-        return Err(format!("the oracle has nothing for `{}`", tensor.name));
+        return Err(format!(
+            "the test expects nothing of `{}`: call `.expect` for each output",
+            tensor.name
+        ));
     };
     let bound = case.bound_for(&tensor.name);
     let report = compare(

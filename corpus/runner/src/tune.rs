@@ -292,6 +292,9 @@ fn square(scalar: Scalar, bits: u64) -> f64 {
 /// The table of a file for this device; an empty one where there is no file.
 fn read(path: &Path, device: &dyn Device) -> Result<Table, String> {
     let wrong = |problem: String| format!("{}: {problem}", path.display());
+    if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
+        return Err(wrong("is no file".to_owned()));
+    }
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {

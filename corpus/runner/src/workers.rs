@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
+use std::time::Duration;
 
 use iron_ir::testing::{TestEntry, seed_of};
 use iron_runtime::Backend;
@@ -18,6 +19,27 @@ use crate::select::{Selected, full_name};
 
 /// Comes before an outcome in a worker's line; other lines are what tests print.
 const MARK: &str = "\u{1}outcome ";
+
+/// How often a test that does not end is named.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs a test, and says on the standard error that it runs still as long as it does not end.
+pub(crate) fn watched<T>(name: &str, backend: Backend, run: impl FnOnce() -> T) -> T {
+    std::thread::scope(|scope| {
+        let (end, ended) = mpsc::channel::<()>();
+        scope.spawn(move || {
+            let mut waited = PATIENCE;
+            while ended.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
+                let (backend, seconds) = (backend.name(), waited.as_secs());
+                eprintln!("{backend}: {name} runs still, after {seconds} s");
+                waited += PATIENCE;
+            }
+        });
+        let result = run();
+        drop(end);
+        result
+    })
+}
 
 /// Processes that run tests.
 pub(crate) struct Workers<'a> {
@@ -98,7 +120,7 @@ impl Workers<'_> {
                 return failed(format!("no process could be started: {program}: {error}"));
             }
         };
-        match running.ask(index) {
+        match watched(&item.name, backend, || running.ask(index)) {
             Some(outcome) => {
                 *process = Some(running);
                 outcome

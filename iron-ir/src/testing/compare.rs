@@ -18,7 +18,8 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// The bits of the oracle's value rounded to the output's type.
+    /// The bits of the oracle's value rounded to the output's type; a part that is added makes it a
+    /// distance from that.
     pub fn exact() -> Bound {
         Bound {
             exact: true,
@@ -37,13 +38,18 @@ impl Bound {
     pub fn absolute(self, distance: f64) -> Bound {
         Bound {
             absolute: distance,
+            exact: self.exact && distance == 0.0,
             ..self
         }
     }
     /// Adds ULPs of the output's type at the oracle's value.
     #[must_use]
     pub fn ulps(self, ulps: f64) -> Bound {
-        Bound { ulps, ..self }
+        Bound {
+            ulps,
+            exact: self.exact && ulps == 0.0,
+            ..self
+        }
     }
 
     /// The greatest distance from `expected` that passes.
@@ -276,6 +282,9 @@ mod tests {
         assert_eq!((report.failures, report.first.unwrap().index), (1, 1));
         assert_eq!(report.max_ulps, 1.0);
         assert_eq!(check(&[0.1], &[0.1], Bound::exact(), false).failures, 0);
+        let near = Bound::exact().absolute(0.2);
+        assert_eq!(check(&[0.2], &[0.1], near, false).failures, 0);
+        assert_eq!(check(&[0.4], &[0.1], near, false).failures, 1);
         assert_eq!(check(&[0.2], &[0.1], Bound::exact(), false).failures, 1);
         assert_eq!(check(&[0.0], &[-0.0], Bound::exact(), false).failures, 1);
         assert_eq!(

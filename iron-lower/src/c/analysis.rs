@@ -262,7 +262,14 @@ pub(crate) fn array_alignment(kernel: &Kernel) -> HashMap<Array, u32> {
         if let Stmt::Machine(machine) = stmt {
             for array in &machine.arrays {
                 let data = &kernel.arrays[*array];
-                if data.space == Space::Shared && data.scalar.bytes() == 2 {
+                if data.space != Space::Shared {
+                    continue;
+                }
+                if machine.op.is_of_fragments() {
+                    // Rows of eight elements are read at once.
+                    let bytes = align.entry(*array).or_default();
+                    *bytes = (*bytes).max(16);
+                } else if data.scalar.bytes() == 2 {
                     align.insert(*array, SWIZZLE_BYTES);
                 }
             }

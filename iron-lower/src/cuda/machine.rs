@@ -6,6 +6,7 @@ use iron_ir::machine::{MachineOp, MachineStmt};
 use iron_ir::op::Stmt;
 use iron_ir::types::Scalar;
 
+use super::fragments;
 use crate::c::dialect::MachineNames;
 use crate::c::helpers::Helpers;
 
@@ -51,6 +52,17 @@ __device__ inline void signal_expect(unsigned long long* signal, unsigned int by
         :: \"r\"(shared_address(signal)), \"r\"(bytes) : \"memory\");
 }";
 
+const FETCH_CHUNK: &str = "\
+// Reads 16 bytes here and not where they are used.
+#ifndef IRON_FETCH_BY_HOST
+__device__ inline uint4 fetch_words(const void* place) {
+    uint4 words;
+    asm volatile(\"ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\"
+        : \"=r\"(words.x), \"=r\"(words.y), \"=r\"(words.z), \"=r\"(words.w) : \"l\"(place));
+    return words;
+}
+#endif";
+
 const MATRIX_DESCRIPTOR: &str = "\
 // A tile in panels of 128 bytes, swizzled; eight rows are 1024 bytes.
 __device__ inline unsigned long long matrix_descriptor(const void* start, unsigned int panel) {
@@ -69,9 +81,12 @@ __device__ inline void role_barrier(unsigned int role, unsigned int threads) {
 /// begins at a multiple of the pattern.
 pub(super) fn is_used(kernel: &Kernel) -> bool {
     let mut found = false;
-    kernel
-        .body
-        .walk(&mut |stmt, _| found |= matches!(stmt, Stmt::Machine(_)));
+    kernel.body.walk(&mut |stmt, _| {
+        if let Stmt::Machine(machine) = stmt {
+            let is_elsewhere = matches!(machine.op, MachineOp::IsAligned | MachineOp::FetchChunk);
+            found |= !machine.op.is_of_fragments() && !is_elsewhere;
+        }
+    });
     found
 }
 
@@ -92,6 +107,9 @@ pub(super) fn statement(
     stmt: &MachineStmt,
     names: &MachineNames<'_>,
 ) -> Result<String, String> {
+    if stmt.op.is_of_fragments() {
+        return fragments::statement(helpers, stmt, names);
+    }
     let MachineNames {
         arrays, operands, ..
     } = names;
@@ -142,6 +160,11 @@ pub(super) fn statement(
             let bit = stmt.source.map(iron_ir::Handle::index);
             let (word, bit) = (names.aligned.ok_or_else(missing)?, bit.ok_or_else(missing)?);
             format!("({word} >> {bit}u & 1u) != 0u")
+        }
+        MachineOp::FetchChunk => {
+            helpers.require("fetch_chunk", || FETCH_CHUNK.into());
+            let tensor = names.tensor.ok_or_else(missing)?;
+            format!("fetch_words({tensor} + {})", operand(0)?)
         }
         MachineOp::SharedFence => {
             "asm volatile(\"fence.proxy.async.shared::cta;\" ::: \"memory\");".into()
@@ -215,6 +238,10 @@ pub(super) fn statement(
             });
             format!("{name}({});", operand(0)?)
         }
+        MachineOp::FragmentFill
+        | MachineOp::FragmentProduct
+        | MachineOp::FragmentStore
+        | MachineOp::FragmentLoad => return Err(missing()),
         MachineOp::Registers => {
             let word = if number(1)? == 1 { "inc" } else { "dec" };
             format!(

@@ -4,6 +4,7 @@
 //! where the toolkit's half-precision headers alone take two. Halves are structs of their bits;
 //! their conversions are one PTX instruction each.
 
+mod fragments;
 mod machine;
 
 use iron_ir::kernel::Kernel;

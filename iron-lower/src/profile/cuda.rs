@@ -1,7 +1,7 @@
 //! NVIDIA GPUs, by the CUDA C++ Programming Guide, "Compute Capabilities".
 
 use iron_ir::contract::Feature;
-use iron_passes::{Legal, TileRoute};
+use iron_passes::{Fragments, Legal, TileRoute};
 
 use super::{Limits, Profile, Target};
 
@@ -71,6 +71,8 @@ fn profile(
                 "sm_90a" => TileRoute::Warpgroup,
                 _ => TileRoute::Loops,
             },
+            // The architecture of warpgroups keeps its loops for what does not fit them.
+            fragments: (name != "sm_90a").then_some(Fragments::BOTH),
             has_dependent_launch: features.contains(&Feature::DependentLaunch),
             ..super::C_FAMILY
         },

@@ -1,11 +1,11 @@
 //! Vulkan devices, by what Vulkan 1.3 and its feature bits promise.
 //!
-//! Three profiles: device addresses for real drivers, a small one that matches Mesa's software
-//! driver, and descriptors for drivers without device addresses and for readers that know only
-//! storage buffers. Neither of the latter two is ever chosen silently.
+//! Four profiles: device addresses for real drivers, the same with matrix units, a small one that
+//! matches Mesa's software driver, and descriptors for drivers without device addresses and for
+//! readers that know only storage buffers. Neither of the latter two is ever chosen silently.
 
 use iron_ir::contract::Feature;
-use iron_passes::Legal;
+use iron_passes::{Fragments, Legal};
 
 use super::{Limits, Profile, Target};
 
@@ -83,6 +83,18 @@ const DESCRIPTOR_FEATURES: &[Feature] = &[
 pub(super) fn profiles() -> Vec<Profile> {
     let device = SpirvOptions::DEVICE_ADDRESSES;
     let bound = SpirvOptions::DESCRIPTORS;
+    let mut matrices = profile(
+        "vulkan1.3-matrix",
+        "Vulkan 1.3 with cooperative matrices of f16 and bf16, and 32-lane subgroups (NVIDIA)",
+        FEATURES,
+        Some(32),
+        u64::MAX,
+        device,
+    );
+    matrices.legal.fragments = Some(Fragments::BOTH);
+    matrices.legal.linear_subgroups = true;
+    matrices.limits.shared_bytes = 48 << 10;
+    matrices.legal.shared_bytes_limit = matrices.limits.shared_bytes;
     vec![
         profile(
             "vulkan1.3",
@@ -108,6 +120,7 @@ pub(super) fn profiles() -> Vec<Profile> {
             128 << 20,
             bound,
         ),
+        matrices,
     ]
 }
 

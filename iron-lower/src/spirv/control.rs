@@ -120,9 +120,8 @@ impl Emitter<'_> {
             }
             Stmt::Tile(_) => self.not_legalised("a tile operation"),
             Stmt::Mma { .. } => self.not_legalised("a matrix product"),
-            Stmt::Machine(_) | Stmt::Roles { .. } => {
-                self.not_legalised("an operation of another machine")
-            }
+            Stmt::Machine(machine) => self.machine(machine),
+            Stmt::Roles { .. } => self.not_legalised("a division into roles"),
         }
     }
 

@@ -7,12 +7,14 @@ use iron_ir::Handle;
 use iron_ir::entity::{Array, Param, Value};
 use iron_ir::kernel::{Access, Kernel, Space, operands};
 use iron_ir::layout::{BlockLayout, Field, FieldKind};
+use iron_ir::machine::MachineOp;
 use iron_ir::op::{BuiltinOp, Op, Place, Stmt};
 use iron_ir::types::Scalar;
 use rspirv::dr::Operand;
 use rspirv::spirv::Op as Spv;
 use rspirv::spirv::{BuiltIn, Capability, Decoration, MemoryAccess, StorageClass, Word};
 
+use super::fragments::{self, WIDE, WIDE_BYTES};
 use super::{BlockPlace, Emitter, Parts, block_place, counts_turns};
 use crate::error::LowerError;
 use crate::profile::SpirvOptions;
@@ -71,6 +73,10 @@ pub(super) struct Interface {
     pub places: HashMap<(BuiltinOp, u8), Word>,
     /// Variable of each array.
     pub arrays: HashMap<Array, Word>,
+    /// Variables of each array of fragments.
+    pub fragments: HashMap<Array, Vec<Word>>,
+    /// Shared arrays of cells of 16 bytes.
+    pub wide_arrays: HashSet<Array>,
     /// Arrays and tensors with atomics on floats, whose cells are kept as integers.
     pub integer_cells: HashSet<Place>,
     /// Tensors that the body accesses.
@@ -115,7 +121,7 @@ impl Emitter<'_> {
         let mut values: HashSet<Value> = HashSet::new();
         let mut places: Vec<Place> = Vec::new();
         let mut atomics: HashSet<Place> = HashSet::new();
-        let mut checks = false;
+        let (mut checks, mut aligned) = (false, false);
         let mut lane_bounds = false;
         kernel.body.walk(&mut |stmt, _| {
             values.extend(stmt.uses());
@@ -136,6 +142,13 @@ impl Emitter<'_> {
                     }
                 }
                 Stmt::CheckIndex { .. } => checks = true,
+                Stmt::Machine(machine) => {
+                    places.extend(machine.arrays.iter().copied().map(Place::Array));
+                    aligned |= machine.op == MachineOp::IsAligned;
+                    if machine.op == MachineOp::FetchChunk {
+                        places.extend(machine.source.map(Place::Flat));
+                    }
+                }
                 Stmt::Subgroup { op, .. } => lane_bounds |= super::exchange::asks_lane(*op),
                 Stmt::Set(..)
                 | Stmt::Barrier(..)
@@ -147,7 +160,6 @@ impl Emitter<'_> {
                 | Stmt::Break
                 | Stmt::Continue
                 | Stmt::Return
-                | Stmt::Machine(_)
                 | Stmt::Roles { .. }
                 | Stmt::Tile(_) => {}
             }
@@ -193,10 +205,14 @@ impl Emitter<'_> {
                 }
             }
         }
+        if aligned {
+            uses.used_fields.insert(FieldKind::Aligned);
+        }
         if checks && self.options.device_addresses {
             uses.used_fields.insert(FieldKind::ErrorWord);
         }
         uses.integer_cells = atomics;
+        uses.wide_arrays = fragments::wide_arrays(kernel);
     }
 
     fn declare_block(&mut self) {
@@ -353,8 +369,22 @@ impl Emitter<'_> {
     }
 
     fn declare_arrays(&mut self) {
+        let sums = fragments::sums(self.kernel);
         for (array, data) in self.kernel.arrays.iter() {
             if !self.interface.used_arrays.contains(&array) {
+                continue;
+            }
+            if sums.contains(&array) {
+                self.declare_fragments(array);
+                continue;
+            }
+            if self.interface.wide_arrays.contains(&array) {
+                let cell = self.part_type(WIDE);
+                let cells = data.len * data.scalar.bytes() / WIDE_BYTES;
+                let ty = self.b.type_array(cell, cells.max(1));
+                let variable = self.b.global_variable(ty, StorageClass::Workgroup);
+                self.b.name(variable, &data.name);
+                self.interface.arrays.insert(array, variable);
                 continue;
             }
             let cell = self.cell_scalar(Place::Array(array), data.scalar);

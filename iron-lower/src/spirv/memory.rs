@@ -12,6 +12,7 @@ use iron_ir::types::{Scalar, Type};
 use rspirv::dr::Operand;
 use rspirv::spirv::{MemoryAccess, Op as Spv, StorageClass, Word};
 
+use super::fragments::WIDE;
 use super::{Emitter, Parts, n_parts, part_lanes};
 use crate::error::LowerError;
 
@@ -37,6 +38,13 @@ impl Emitter<'_> {
         ty: Type,
     ) -> Result<Parts, LowerError> {
         let target = self.target(place, indices)?;
+        if let Some(pointer) = self.wide_pointer(place, &target) {
+            let cell = self.part_type(WIDE);
+            let mut operands = vec![Operand::IdRef(pointer)];
+            operands.extend(self.access(&target, None));
+            let loaded = self.b.op_with(Spv::Load, cell, operands);
+            return self.bitcast(Parts::one(loaded), WIDE, ty);
+        }
         if target.class == StorageClass::PhysicalStorageBuffer {
             if let Some(word_ty) = word_form(ty) {
                 let loaded = self.load_address(&target, word_ty, 0)?;
@@ -66,6 +74,13 @@ impl Emitter<'_> {
         let ty = self.kernel.ty(value);
         let parts = self.value(value)?;
         let target = self.target(place, indices)?;
+        if let Some(pointer) = self.wide_pointer(place, &target) {
+            let words = self.bitcast(parts, ty, WIDE)?;
+            let mut operands = vec![Operand::IdRef(pointer), Operand::IdRef(words.ids[0])];
+            operands.extend(self.access(&target, None));
+            self.b.effect(Spv::Store, operands);
+            return Ok(());
+        }
         if target.class == StorageClass::PhysicalStorageBuffer {
             if let Some(word_ty) = word_form(ty) {
                 let words = self.bitcast(parts, ty, word_ty)?;
@@ -82,6 +97,21 @@ impl Emitter<'_> {
             self.store_cell(&target, pointer, scalar, ty.scalar);
         }
         Ok(())
+    }
+
+    /// The pointer to a cell of 16 bytes, of arrays that consist of such.
+    fn wide_pointer(&mut self, place: Place, target: &Target) -> Option<Word> {
+        let Place::Array(array) = place else {
+            return None;
+        };
+        let index = target.index?;
+        if !self.interface.wide_arrays.contains(&array) {
+            return None;
+        }
+        let index = self.wide_index(index, self.kernel.arrays[array].scalar);
+        let cell = self.part_type(WIDE);
+        let pointer = self.b.type_pointer(target.class, cell);
+        Some(self.b.op(Spv::AccessChain, pointer, &[target.base, index]))
     }
 
     /// Computes a place's address or index.

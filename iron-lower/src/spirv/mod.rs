@@ -27,6 +27,7 @@
 mod control;
 mod exchange;
 mod formula;
+mod fragments;
 mod hidden;
 mod integer;
 mod interface;

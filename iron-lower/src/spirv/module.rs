@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 use rspirv::binary::Assemble;
 use rspirv::dr::{self, Instruction, Operand};
 use rspirv::spirv::{
-    AddressingModel, BuiltIn, Capability, Decoration, ExecutionMode, ExecutionModel,
+    AddressingModel, BuiltIn, Capability, Decoration, ExecutionMode, ExecutionModel, FPEncoding,
     FunctionControl, GlslStd450Op as Glsl, LoopControl, MemoryModel, Op, SelectionControl,
     SourceLanguage, StorageClass, Word,
 };
@@ -37,9 +37,11 @@ enum TypeKey {
     Bool,
     Int(u32),
     Float(u32),
+    Bfloat,
     Vector(Word, u32),
     Array(Word, u32),
     Pointer(StorageClass, Word),
+    CooperativeMatrix(Word, Word),
 }
 
 impl ModuleBuilder {
@@ -176,6 +178,36 @@ impl ModuleBuilder {
             Op::TypeFloat,
             vec![Operand::LiteralBit32(bits)],
         )
+    }
+
+    /// The 16 bits with the exponents of an `f32` (`SPV_KHR_bfloat16`).
+    pub fn type_bfloat(&mut self) -> Word {
+        self.capability(Capability::BFloat16TypeKHR);
+        self.extensions.insert("SPV_KHR_bfloat16");
+        let operands = vec![
+            Operand::LiteralBit32(16),
+            Operand::FPEncoding(FPEncoding::BFloat16KHR),
+        ];
+        self.declare(TypeKey::Bfloat, Op::TypeFloat, operands)
+    }
+
+    /// A square cooperative matrix; scope, side and use are constants.
+    pub fn type_cooperative_matrix(
+        &mut self,
+        component: Word,
+        scope: Word,
+        side: Word,
+        part: Word,
+    ) -> Word {
+        let operands = vec![
+            Operand::IdRef(component),
+            Operand::IdScope(scope),
+            Operand::IdRef(side),
+            Operand::IdRef(side),
+            Operand::IdRef(part),
+        ];
+        let key = TypeKey::CooperativeMatrix(component, part);
+        self.declare(key, Op::TypeCooperativeMatrixKHR, operands)
     }
 
     /// A vector of 2, 3 or 4.

@@ -75,6 +75,45 @@ fn axpy_is_valid_and_readable() {
     validate(&axpy(Scalar::F16));
 }
 
+/// Products of fragments need a validator of 2025.3 or later, which `cargo xtask build-kernels` has.
+#[test]
+fn fragments_are_cooperative_matrices() {
+    let text = "kernel @k grid(1, 1, 1) workgroup(128, 1, 1) {
+  dim #n
+  param @a: tensor<bf16, [#n, #n], read, align 1>
+  param @c: tensor<bf16, [#n, #n], read_write, align 1>
+  tile !a: shared [bf16; 64, 32]
+  tile !sum: register [f32; 64, 64]
+  tile_fill !sum = 0.0f32
+  for %k: u32 in 0u32 .. #n step 32u32 {
+    tile_load !a = @a[0u32, %k]
+    matmul !sum += !a * !a transposed
+  }
+  tile_store @c[0u32, 0u32] = !sum
+}
+";
+    let kernel = iron_ir::parse::parse(text).expect("parses");
+    let profile = profile::by_name("vulkan1.3-matrix").expect("the profile is known");
+    let lowered = crate::lower(&kernel, &profile).expect("lowers");
+    let crate::Code::SpirV(words) = lowered.code else {
+        panic!("a module");
+    };
+    let text = disassemble(&words);
+    for line in [
+        "OpCapability CooperativeMatrixKHR",
+        "OpCapability BFloat16CooperativeMatrixKHR",
+        "%bf16 = OpTypeFloat 16 BFloat16KHR",
+        // The tile, 32 and 8 columns of 16 bits, is an array of four words.
+        "OpTypeArray %u32x4 %u32_320",
+    ] {
+        assert!(text.contains(line), "no `{line}` in\n{text}");
+    }
+    // A subgroup's grid is 2 by 2: two steps of two and two reads and four products, in each of
+    // two loops.
+    assert_eq!(text.matches("OpCooperativeMatrixMulAddKHR").count(), 16);
+    assert_eq!(text.matches("OpCooperativeMatrixLoadKHR").count(), 16);
+}
+
 #[test]
 fn the_validator_is_asked() {
     let mut words = emit(&axpy(Scalar::F32), &profiles()[0]).expect("the kernel lowers");

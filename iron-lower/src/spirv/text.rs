@@ -152,7 +152,8 @@ impl Printer {
             (Op::TypeVoid, _) => "void".into(),
             (Op::TypeBool, _) => "bool".into(),
             (Op::TypeInt, [Operand::LiteralBit32(bits), ..]) => format!("u{bits}"),
-            (Op::TypeFloat, [Operand::LiteralBit32(bits), ..]) => format!("f{bits}"),
+            (Op::TypeFloat, [Operand::LiteralBit32(bits)]) => format!("f{bits}"),
+            (Op::TypeFloat, _) => "bf16".into(),
             (Op::TypeVector, [Operand::IdRef(id), Operand::LiteralBit32(n)]) => {
                 format!("{}x{n}", name(id)?)
             }

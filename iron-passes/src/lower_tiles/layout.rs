@@ -12,7 +12,9 @@ use iron_ir::{Const, Handle, Kernel, Op, Place, Scalar, Type};
 use super::barriers::{Memory, Touched};
 use super::fragment::{self, FRAGMENT_ROWS};
 use super::plan::{Plan, rows_beyond};
+use super::subgroup::Subgroups;
 use super::turns::Turn;
+use super::units::{self, Units};
 use super::warpgroup::Ring;
 use super::{is_shared, reduce};
 use crate::Legal;
@@ -127,9 +129,11 @@ pub(super) struct Tiles<'l> {
     pub legal: &'l Legal,
     /// Warpgroups that multiply, on that route.
     pub groups: Option<u32>,
-    /// The stages of loaded tiles, on that route.
+    /// The subgroups that multiply fragments, on that route.
+    pub subgroups: Option<Subgroups>,
+    /// The stages of loaded tiles, on the route of warpgroups.
     pub rings: BTreeMap<Tile, Ring>,
-    /// Whether a tensor can be accessed 16 bytes at a time, on that route.
+    /// Whether a tensor can be accessed 16 bytes at a time, on either route.
     pub aligned: BTreeMap<Param, Value>,
     /// Whose turn a product belongs to, in a loop of warpgroups that take turns
     /// ([`turns`](super::turns)).
@@ -171,6 +175,7 @@ impl<'l> Tiles<'l> {
         let mut tiles = Tiles {
             legal,
             groups: None,
+            subgroups: None,
             rings: BTreeMap::new(),
             aligned: BTreeMap::new(),
             turn: None,
@@ -196,6 +201,7 @@ impl<'l> Tiles<'l> {
         let mut tiles = Tiles {
             legal,
             groups: Some(plan.groups),
+            subgroups: None,
             rings: BTreeMap::new(),
             aligned: BTreeMap::new(),
             turn: None,
@@ -236,6 +242,69 @@ impl<'l> Tiles<'l> {
             }
         }
         tiles
+    }
+
+    /// Tiles whose products subgroups share out.
+    pub(super) fn of_subgroups(b: &mut Builder<'_>, legal: &'l Legal, units: Units) -> Self {
+        let threads = b.kernel.contract.threads();
+        let subgroups = Subgroups::new(b, units);
+        let grid = subgroups.threads();
+        let (row, column) = subgroups.thread(b);
+        let row = b.named(row, "thread_row");
+        let column = b.named(column, "thread_column");
+        let mut tiles = Tiles {
+            legal,
+            groups: None,
+            subgroups: Some(subgroups),
+            rings: BTreeMap::new(),
+            aligned: BTreeMap::new(),
+            turn: None,
+            threads,
+            grid,
+            thread: (row, column),
+            in_grid: None,
+            arrays: Vec::new(),
+            pitches: Vec::new(),
+            scratch: HashMap::new(),
+        };
+        for tile in b.kernel.tiles.handles().collect::<Vec<_>>() {
+            let data = b.kernel.tiles[tile].clone();
+            b.span = data.span;
+            let (len, pitch, space) = match data.space {
+                TileSpace::Shared => {
+                    let (rows, columns) = tiles.held(b.kernel, tile);
+                    let pitch = units::pitch(columns, data.scalar);
+                    (rows * pitch, pitch, Space::Shared)
+                }
+                TileSpace::Register => {
+                    let (rows, columns) = tiles.axes(b.kernel, tile);
+                    (rows.count * columns.count, columns.count, Space::Private)
+                }
+            };
+            let array = b.array(&data.name, data.scalar, len, space);
+            tiles.arrays.push(array);
+            tiles.pitches.push(pitch);
+        }
+        tiles
+    }
+
+    /// Rows and columns of a shared tile that memory holds at a time.
+    pub(super) fn held(&self, kernel: &Kernel, tile: Tile) -> (u32, u32) {
+        match &self.subgroups {
+            Some(subgroups) => subgroups.units.held(kernel, tile),
+            None => (kernel.tiles[tile].rows, kernel.tiles[tile].columns),
+        }
+    }
+
+    /// Steps of `k` that memory holds at a time of a tile of a loop that multiplies by slices.
+    pub(super) fn slice(&self, tile: Tile) -> Option<u32> {
+        let slices = &self.subgroups.as_ref()?.units.slices;
+        slices.get(&tile).map(|(steps, _)| *steps)
+    }
+
+    /// Whether threads along a row of the grid have consecutive indices.
+    pub(super) fn is_linear(&self) -> bool {
+        (self.subgroups.as_ref()).is_none_or(|s| s.units.grid.1 == 1)
     }
 
     /// The element offset of a tile's stage at hand in its array.
@@ -305,6 +374,12 @@ impl<'l> Tiles<'l> {
             return (
                 Axis::of_fragments(data.rows, groups),
                 Axis::new(data.columns, self.grid.1, 2),
+            );
+        }
+        if let Some(subgroups) = &self.subgroups {
+            return (
+                Axis::new(data.rows, self.grid.0, 1),
+                Axis::new(data.columns, self.grid.1, subgroups.units.side_by_side()),
             );
         }
         (

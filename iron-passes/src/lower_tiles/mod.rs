@@ -16,6 +16,11 @@
 //! ([`plan`]): tiles are swizzled and register tiles are fragments ([`fragment`]), one warpgroup
 //! copies while the others multiply ([`warpgroup`]), two of which may take turns at the matrix
 //! unit ([`turns`]), and whole lines are stored ([`quads`]).
+//!
+//! A target whose subgroups multiply fragments takes a third where tiles fit ([`units`]): sums are
+//! fragments ([`subgroup`]), and loops that only multiply go slice by slice, the next on its way
+//! ([`staged`]).
+//!
 //! Everything else, maps and reductions of rows among it, is the same code over other axes.
 
 mod barriers;
@@ -26,21 +31,29 @@ mod moves;
 mod plan;
 mod quads;
 mod reduce;
+mod staged;
+mod subgroup;
 #[cfg(test)]
 mod tests;
 mod turns;
+mod units;
+#[cfg(test)]
+mod units_tests;
 mod warpgroup;
 
-use iron_ir::entity::Tile;
-use iron_ir::machine::{MachineOp, WARPGROUP};
+use std::collections::BTreeSet;
+
+use iron_ir::entity::{Param, Tile};
+use iron_ir::machine::{MachineOp, MachineStmt, WARPGROUP};
 use iron_ir::op::{BuiltinOp, Stmt, TileSpace, TileStmt};
-use iron_ir::{Block, Const, Kernel, Op, Scalar};
+use iron_ir::{Block, Const, Handle, Kernel, Op, Scalar, Type};
 
 use crate::rewrite::Builder;
 use crate::{Legal, PassError};
 use barriers::Pending;
 use layout::Tiles;
 use plan::Plan;
+use units::Units;
 
 /// See the module doc.
 pub fn lower_tiles(kernel: &mut Kernel, legal: &Legal) -> Result<(), PassError> {
@@ -48,13 +61,37 @@ pub fn lower_tiles(kernel: &mut Kernel, legal: &Legal) -> Result<(), PassError> 
         return Ok(());
     }
     let plan = Plan::of(kernel, legal);
+    let units = match plan {
+        Some(_) => None,
+        None => Units::of(kernel, legal),
+    };
     for tile in plan.iter().flat_map(|p| &p.held) {
         kernel.tiles[*tile].space = TileSpace::Register;
     }
     let body = std::mem::take(&mut kernel.body);
     let mut b = Builder::new(kernel);
-    let mut tiles = Tiles::new(&mut b, legal, plan.as_ref());
+    let by_fragments = units.is_some();
+    let mut tiles = match units {
+        Some(units) => Tiles::of_subgroups(&mut b, legal, units),
+        None => Tiles::new(&mut b, legal, plan.as_ref()),
+    };
     match &plan {
+        None if by_fragments => {
+            let mut tensors = Vec::new();
+            body.walk(&mut |stmt, _| {
+                if let Stmt::Tile(
+                    TileStmt::Load { source: param, .. } | TileStmt::Store { target: param, .. },
+                ) = stmt
+                    && !tensors.contains(param)
+                {
+                    tensors.push(*param);
+                }
+            });
+            tensors.sort_by_key(|p| p.index());
+            ask_alignment(&mut b, &mut tiles, &tensors);
+            let rest = block(&mut b, &mut tiles, &mut Pending::default(), body);
+            b.out.extend(rest.0);
+        }
         None => {
             let rest = block(&mut b, &mut tiles, &mut Pending::default(), body);
             b.out.extend(rest.0);
@@ -71,6 +108,21 @@ pub fn lower_tiles(kernel: &mut Kernel, legal: &Legal) -> Result<(), PassError> 
         widen(kernel, &plan);
     }
     Ok(())
+}
+
+/// Asks which tensors can be accessed 16 bytes at a time.
+fn ask_alignment(b: &mut Builder<'_>, tiles: &mut Tiles<'_>, tensors: &[Param]) {
+    for param in tensors {
+        let result = b.value(Op::Result, Type::BOOL);
+        let name = format!("{}_is_aligned", b.kernel.params[*param].name);
+        b.named(result, &name);
+        b.push(Stmt::Machine(MachineStmt {
+            result: Some(result),
+            source: Some(*param),
+            ..MachineStmt::new(MachineOp::IsAligned, &[], &[], &[])
+        }));
+        tiles.aligned.insert(*param, result);
+    }
 }
 
 /// Adds the producer's threads to the workgroup. What the author asked of its size stays.
@@ -94,9 +146,14 @@ fn block(
     block_in: Block,
 ) -> Block {
     let outer = std::mem::take(&mut b.out);
+    let own = (tiles.subgroups.as_ref()).map(|s| units::own_sums(&s.units, &block_in));
     for (mut stmt, span) in block_in.0 {
         b.span = span;
         b.rename(&mut stmt);
+        let stmt = match multiplied_by_slices(b, tiles, stmt) {
+            Ok(()) => continue,
+            Err(stmt) => stmt,
+        };
         match stmt {
             Stmt::Tile(tile) => {
                 let touched = tiles.touched(b.kernel, &tile);
@@ -111,6 +168,9 @@ fn block(
             }
             mut other => {
                 pending.other(&other);
+                if has_tiles(&other) {
+                    subgroup::settle(b, tiles, &BTreeSet::new());
+                }
                 let takes_turns = turns::fits(b.kernel, tiles, &other);
                 if takes_turns {
                     turns::begin(b, tiles);
@@ -128,7 +188,13 @@ fn block(
                         });
                     }
                     let taken = std::mem::take(nested);
+                    if let Some(subgroups) = &mut tiles.subgroups {
+                        subgroups.depth += 1;
+                    }
                     *nested = block(b, tiles, pending, taken);
+                    if let Some(subgroups) = &mut tiles.subgroups {
+                        subgroups.depth -= 1;
+                    }
                     after.join(pending);
                 }
                 *pending = after;
@@ -140,10 +206,71 @@ fn block(
             }
         }
     }
+    let is_nested = (tiles.subgroups.as_ref()).is_some_and(|s| s.depth > 0);
+    if let Some(own) = own.filter(|_| is_nested) {
+        subgroup::settle(b, tiles, &own);
+    }
     Block(std::mem::replace(&mut b.out, outer))
 }
 
+fn has_tiles(stmt: &Stmt) -> bool {
+    let mut found = false;
+    for nested in stmt.blocks() {
+        nested.walk(&mut |stmt, _| found |= matches!(stmt, Stmt::Tile(_)));
+    }
+    found
+}
+
+/// Emits a loop that subgroups multiply slice by slice; any other statement comes back.
+fn multiplied_by_slices(
+    b: &mut Builder<'_>,
+    tiles: &mut Tiles<'_>,
+    stmt: Stmt,
+) -> Result<(), Stmt> {
+    let Some(subgroups) = &tiles.subgroups else {
+        return Err(stmt);
+    };
+    match stmt {
+        Stmt::For {
+            index,
+            start,
+            end,
+            step,
+            unroll,
+            body,
+        } => {
+            let Some(turn) = units::turn(b.kernel, &subgroups.units.named, index, &body) else {
+                return Err(Stmt::For {
+                    index,
+                    start,
+                    end,
+                    step,
+                    unroll,
+                    body,
+                });
+            };
+            // Values from before the loop may have been replaced.
+            let body = b.rewrite_block(body, &mut |_, stmt| Some(stmt));
+            subgroup::settle(b, tiles, &BTreeSet::new());
+            let all = staged::Loop {
+                index,
+                start,
+                end,
+                step,
+                unroll,
+                body,
+            };
+            staged::pipelined(b, tiles, all, &turn);
+            Ok(())
+        }
+        other => Err(other),
+    }
+}
+
 fn statement(b: &mut Builder<'_>, tiles: &mut Tiles<'_>, stmt: TileStmt) {
+    if tiles.subgroups.is_some() && subgroup::statement(b, tiles, &stmt) {
+        return;
+    }
     match stmt {
         TileStmt::Fill { tile, value } => moves::fill(b, tiles, tile, value),
         TileStmt::Load {
@@ -154,6 +281,9 @@ fn statement(b: &mut Builder<'_>, tiles: &mut Tiles<'_>, stmt: TileStmt) {
             transposed,
         } => match tiles.groups {
             Some(_) => warpgroup::acquire(b, tiles, tile),
+            None if staged::loads(b.kernel, tiles, tile) => {
+                staged::load(b, tiles, tile, (source, &leading, origin), transposed);
+            }
             None => moves::load(b, tiles, tile, source, &leading, origin, transposed),
         },
         TileStmt::Store {

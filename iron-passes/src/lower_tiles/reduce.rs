@@ -55,7 +55,8 @@ impl Plan {
         // Threads past the width hold nothing, but need the result, which no exchange within
         // their own group brings.
         let all_hold = self.along.len == 1 || self.width == self.along.threads;
-        let fits = self.width * self.stride <= exchanged && tiles.in_grid.is_none();
+        let fits =
+            self.width * self.stride <= exchanged && tiles.in_grid.is_none() && tiles.is_linear();
         all_hold && (self.width == 1 || fits)
     }
 }

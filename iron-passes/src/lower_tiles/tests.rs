@@ -9,7 +9,7 @@ use crate::legal::TileRoute;
 use crate::{Legal, run};
 
 /// A product of tiles of `rows` × 64 by 64 × 128, `a` and `b` of `scalar`.
-fn product(threads: u32, rows: u32, scalar: &str, extra: &str) -> String {
+pub(super) fn product(threads: u32, rows: u32, scalar: &str, extra: &str) -> String {
     format!(
         "kernel @k grid(1, 1, 1) workgroup({threads}, 1, 1) {{
   dim #m
@@ -158,7 +158,7 @@ fn kernels_that_do_not_fit_go_through_loops() {
 }
 
 /// Two products of a loop around a map, `inside` in between.
-fn attention_like(inside: &str) -> String {
+pub(super) fn attention_like(inside: &str) -> String {
     let body = format!(
         "    tile_map !sum = (%e: f32 = !sum) at (%r: u32, %c: u32) {{
       yield %e

@@ -140,17 +140,7 @@ pub(super) fn divide(
     body: Block,
     consume: impl FnOnce(&mut Builder<'_>, &mut Tiles<'_>, Block) -> Block,
 ) {
-    for param in &plan.tensors {
-        let result = b.value(Op::Result, Type::BOOL);
-        let name = format!("{}_is_aligned", b.kernel.params[*param].name);
-        b.named(result, &name);
-        b.push(Stmt::Machine(MachineStmt {
-            result: Some(result),
-            source: Some(*param),
-            ..MachineStmt::new(MachineOp::IsAligned, &[], &[], &[])
-        }));
-        tiles.aligned.insert(*param, result);
-    }
+    super::ask_alignment(b, tiles, &plan.tensors.iter().copied().collect::<Vec<_>>());
     let thread = b.builtin(BuiltinOp::LocalIndex, 0);
     let is_first = b.compare_int(CompareOp::Eq, thread, 0);
     let loaded: Vec<Tile> = plan.stages.keys().copied().collect();

@@ -3,6 +3,7 @@
 //! | environment variable | meaning |
 //! |---|---|
 //! | `IRON_CUDA_DEVICE` | ordinal of the device; 0 otherwise |
+//! | `IRON_CUDA_PROFILE` | `sm_80`: texts without what newer architectures alone have, compiled for the device |
 //! | `CUDA_HOME`, `CUDA_PATH` | where to look for NVRTC beside the loader's own path |
 //! | `IRON_CACHE_DIR` | folder of compiled binaries |
 //!
@@ -24,6 +25,9 @@ use crate::gpu::{Found, Vendor};
 
 /// Names the device to open.
 pub const DEVICE_VARIABLE: &str = "IRON_CUDA_DEVICE";
+
+/// Names the profile that kernels are lowered for.
+pub const PROFILE_VARIABLE: &str = "IRON_CUDA_PROFILE";
 
 /// `CU_DEVICE_ATTRIBUTE_…` of `cuda.h`.
 mod attribute {
@@ -70,6 +74,18 @@ fn identify(driver: &Driver, device: i32) -> Result<Found, DeviceError> {
         reason: format!("the device has compute capability {major}.{minor}"),
         looked_for: "compute capability 8.0 or later".into(),
     })?;
+    let (name, architecture) = match std::env::var(PROFILE_VARIABLE).as_deref() {
+        Ok("") | Err(_) => (name, architecture),
+        Ok("sm_80") => ("sm_80", format!("sm_{major}{minor}")),
+        Ok(other) => {
+            return Err(DeviceError::Usage {
+                backend: "cuda",
+                message: format!(
+                    "{PROFILE_VARIABLE}={other} is not `sm_80`; leave it out for the device's own"
+                ),
+            });
+        }
+    };
     let mut profile = profile::by_name(name).ok_or_else(|| DeviceError::Usage {
         backend: "cuda",
         message: format!("there is no profile `{name}`"),

@@ -420,6 +420,11 @@ impl Shared {
                 place.copy_from_slice(&address.to_le_bytes());
             }
         }
+        crate::alignment::write(&mut bytes, &pipeline.layout, &recorded.arguments, |view| {
+            let offset = view.offset as usize * view.scalar.bytes() as usize;
+            let base = memory::own(self.backend, &*view.buffer)?.base();
+            Ok(base.wrapping_add(offset) as u64)
+        })?;
         bytes.resize(bytes.len().next_multiple_of(8), 0);
         let word = |b: &[u8]| u64::from_ne_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]);
         Ok(bytes.chunks_exact(8).map(word).collect())

@@ -5,6 +5,7 @@ use std::ffi::{CStr, c_void};
 use std::sync::Arc;
 use std::time::Duration;
 
+use iron_ir::Scalar;
 use iron_ir::contract::Feature;
 use iron_ir::kernel::Kernel;
 use iron_ir::launch::{DeviceBuffer, LaunchLimits};
@@ -325,6 +326,10 @@ impl Device for GpuDevice {
 
     fn has(&self, feature: Feature) -> bool {
         self.profile.has(feature)
+    }
+
+    fn has_matrix_units(&self, scalar: Scalar) -> bool {
+        self.profile.legal.multiplies(scalar)
     }
 
     fn alloc(&self, bytes: u64) -> Result<Arc<dyn DeviceBuffer>, DeviceError> {

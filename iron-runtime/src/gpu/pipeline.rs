@@ -15,6 +15,7 @@ use super::driver::{
 };
 use super::memory::GpuBuffer;
 use super::{Vendor, tensor_map};
+use crate::alignment;
 use crate::device::{DeviceError, Pipeline, RecordedLaunch};
 
 /// `CU_FUNC_ATTRIBUTE_…`, the same numbers as HIP's.
@@ -252,13 +253,7 @@ impl GpuPipeline {
         let Some(word) = self.layout.field(FieldKind::Aligned) else {
             return Ok(());
         };
-        let mut aligned = 0u32;
-        for (index, argument) in arguments.iter().enumerate() {
-            if let Argument::Tensor(view) = argument {
-                let address = self.address(view)?;
-                aligned |= u32::from(tensor_map::is_aligned(view, address)) << index;
-            }
-        }
+        let mut aligned = alignment::aligned(arguments, |view| self.address(view))?;
         for field in &self.layout.fields {
             let FieldKind::TensorMap(param, rows) = field.kind else {
                 continue;

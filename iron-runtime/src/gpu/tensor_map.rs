@@ -6,9 +6,7 @@ use iron_ir::launch::TensorArg;
 use iron_ir::machine::PANEL;
 
 use super::driver::Driver;
-
-/// What addresses and strides are multiples of, in bytes.
-const ALIGNMENT: u64 = 16;
+use crate::alignment::ALIGNMENT;
 
 /// Strides must be below, in bytes.
 const STRIDE_LIMIT: u64 = 1 << 40;
@@ -30,18 +28,6 @@ const SWIZZLE_128: i32 = 3;
 const PROMOTION_256: i32 = 3;
 /// `CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE`: what lies outside is zero.
 const FILL_ZERO: i32 = 0;
-
-/// Whether base address and strides, but that of the last dimension, are multiples of 16 bytes.
-/// The stride of a dimension of one element is never used.
-pub(super) fn is_aligned(view: &TensorArg, address: u64) -> bool {
-    let bytes = u64::from(view.scalar.bytes());
-    let rank = view.shape.len();
-    let outer = view.shape.iter().zip(&view.strides).take(rank.max(1) - 1);
-    address.is_multiple_of(ALIGNMENT)
-        && outer
-            .filter(|(extent, _)| **extent > 1)
-            .all(|(_, stride)| (stride * bytes).is_multiple_of(ALIGNMENT))
-}
 
 /// The map of an aligned view for boxes of `rows` rows of one panel, swizzled; `None` where the
 /// driver has no maps or none for such a view.

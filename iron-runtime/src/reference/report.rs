@@ -132,7 +132,9 @@ impl Rule {
             Rule::ReadOnly => "declare the tensor `&mut`",
             Rule::GridBarrier => "let every workgroup reach the barrier equally often",
             Rule::NoOperation => "verify the kernel before it runs",
-            Rule::WrongResult => "compare with `test --backend reference`, which prints the errors",
+            Rule::WrongResult => {
+                "the kernel or its test is wrong: `test --backend reference` prints where they differ"
+            }
         }
     }
 }

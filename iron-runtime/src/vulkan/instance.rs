@@ -3,9 +3,11 @@
 use std::ffi::{CStr, c_void};
 
 use ash::vk;
+use iron_ir::machine::FRAGMENT;
+use iron_passes::Fragments;
 use parking_lot::Mutex;
 
-use super::{BACKEND, failed};
+use super::{BACKEND, bfloat, failed};
 use crate::device::DeviceError;
 
 /// Environment variable: a device by its index or by a part of its name.
@@ -15,17 +17,22 @@ pub(super) const PROFILE_VARIABLE: &str = "IRON_VULKAN_PROFILE";
 /// Environment variable: `1` runs under the validation layer.
 pub(super) const VALIDATION_VARIABLE: &str = "IRON_VULKAN_VALIDATION";
 
+/// The loader, which stays for the life of the process: drivers do not give back what each loading
+/// of their library takes, and NVIDIA's opens no device after some hundred loadings.
+static ENTRY: Mutex<Option<ash::Entry>> = Mutex::new(None);
+/// The instance that all devices without validation share, which stays as long.
+static INSTANCE: Mutex<Option<ash::Instance>> = Mutex::new(None);
+
 /// The logical device with everything below it. Dropped last.
 pub(super) struct Context {
     pub device: ash::Device,
     pub instance: ash::Instance,
     pub queue_family: u32,
     pub info: Info,
+    /// Of an instance of this context's own.
     messenger: Option<Messenger>,
     /// Boxed, because the layer holds its address.
     messages: Box<Mutex<Vec<String>>>,
-    /// The library must outlive every function that came from it.
-    _entry: ash::Entry,
 }
 
 /// What the device has.
@@ -49,6 +56,8 @@ pub(super) struct Info {
     pub storage16: bool,
     pub atomic64: bool,
     pub atomic_float_add: bool,
+    /// Cooperative matrices of 16 by 16 over a subgroup with sums in `f32`.
+    pub matrices: Option<Fragments>,
     pub subgroups: bool,
     pub signed_zero_inf_nan: u32,
     pub denorm_preserve: u32,
@@ -72,31 +81,30 @@ struct Features {
     v12: vk::PhysicalDeviceVulkan12Features<'static>,
     v13: vk::PhysicalDeviceVulkan13Features<'static>,
     atomic_float: bool,
+    bfloat16: bool,
+    bfloat16_matrices: bool,
+    matrices: bool,
 }
 
 impl Context {
     /// Loads Vulkan and opens the device that [`DEVICE_VARIABLE`] names, else the first of the
     /// most capable kind.
     pub fn open() -> Result<Context, DeviceError> {
-        // SAFETY: loading the Vulkan loader runs its initialisers, which have no preconditions.
-        let entry = unsafe { ash::Entry::load() }.map_err(|error| DeviceError::Missing {
-            backend: BACKEND,
-            reason: error
-                .to_string()
-                .lines()
-                .next()
-                .unwrap_or_default()
-                .to_string(),
-            looked_for: loader_name().to_string(),
-        })?;
+        let entry = entry()?;
         let wants_validation = std::env::var(VALIDATION_VARIABLE).is_ok_and(|v| v == "1");
-        let instance = create_instance(&entry, wants_validation)?;
+        let instance = if wants_validation {
+            create_instance(&entry, true)?
+        } else {
+            shared_instance(&entry)?
+        };
         let opened = open_device(&entry, &instance, wants_validation);
         let (device, chosen, messages, messenger) = match opened {
             Ok(opened) => opened,
             Err(error) => {
-                // SAFETY: opening left no object of the instance.
-                unsafe { instance.destroy_instance(None) };
+                if wants_validation {
+                    // SAFETY: opening left no object of the instance, which is not shared.
+                    unsafe { instance.destroy_instance(None) };
+                }
                 return Err(error);
             }
         };
@@ -107,7 +115,6 @@ impl Context {
             info: chosen.info,
             messenger,
             messages,
-            _entry: entry,
         })
     }
 
@@ -125,8 +132,8 @@ impl Drop for Context {
             self.device.destroy_device(None);
             if let Some((loader, messenger)) = self.messenger.take() {
                 loader.destroy_debug_utils_messenger(messenger, None);
+                self.instance.destroy_instance(None);
             }
-            self.instance.destroy_instance(None);
         }
     }
 }
@@ -160,6 +167,34 @@ fn open_device(
             Err(error)
         }
     }
+}
+
+/// The loader of this process; one that could not be loaded is tried again.
+fn entry() -> Result<ash::Entry, DeviceError> {
+    let mut kept = ENTRY.lock();
+    if let Some(entry) = &*kept {
+        return Ok(entry.clone());
+    }
+    // SAFETY: loading the Vulkan loader runs its initialisers, which have no preconditions.
+    let entry = unsafe { ash::Entry::load() }.map_err(|error| DeviceError::Missing {
+        backend: BACKEND,
+        reason: error
+            .to_string()
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .to_string(),
+        looked_for: loader_name().to_string(),
+    })?;
+    Ok(kept.insert(entry).clone())
+}
+
+fn shared_instance(entry: &ash::Entry) -> Result<ash::Instance, DeviceError> {
+    let mut kept = INSTANCE.lock();
+    if let Some(instance) = &*kept {
+        return Ok(instance.clone());
+    }
+    Ok(kept.insert(create_instance(entry, false)?).clone())
 }
 
 fn loader_name() -> &'static str {
@@ -350,10 +385,21 @@ fn inspect(instance: &ash::Instance, physical: vk::PhysicalDevice) -> Result<Can
     if extensions {
         query = query.push_next(&mut atomic);
     }
+    let mut bfloat = bfloat::Features::new(false);
+    if has_extension(instance, physical, bfloat::NAME) {
+        query = query.push_next(&mut bfloat);
+    }
+    let mut matrix = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default();
+    if has_extension(instance, physical, ash::khr::cooperative_matrix::NAME) {
+        query = query.push_next(&mut matrix);
+    }
     // SAFETY: the chain holds structures that Vulkan 1.3, or the extension at hand, knows.
     unsafe { instance.get_physical_device_features2(physical, &mut query) };
     features.core = query.features;
     features.atomic_float = atomic.shader_buffer_float32_atomic_add == vk::TRUE;
+    features.bfloat16 = bfloat.shader_bfloat16_type == vk::TRUE;
+    features.bfloat16_matrices = bfloat.shader_bfloat16_cooperative_matrix == vk::TRUE;
+    features.matrices = matrix.cooperative_matrix == vk::TRUE;
     let needed = [
         (features.core.shader_int64, "shaderInt64"),
         (features.v12.buffer_device_address, "bufferDeviceAddress"),
@@ -432,6 +478,10 @@ fn inspect(instance: &ash::Instance, physical: vk::PhysicalDevice) -> Result<Can
         atomic64: features.v12.shader_buffer_int64_atomics == vk::TRUE
             && features.v12.shader_shared_int64_atomics == vk::TRUE,
         atomic_float_add: features.atomic_float,
+        matrices: match features.matrices {
+            true => matrices(instance, physical, features.bfloat16_matrices),
+            false => None,
+        },
         subgroups: p11
             .subgroup_supported_stages
             .contains(vk::ShaderStageFlags::COMPUTE)
@@ -469,6 +519,44 @@ fn inspect(instance: &ash::Instance, physical: vk::PhysicalDevice) -> Result<Can
         info,
         features: features.detached(),
     })
+}
+
+/// `VK_COMPONENT_TYPE_BFLOAT16_KHR`.
+const BFLOAT16: vk::ComponentTypeKHR = vk::ComponentTypeKHR::from_raw(1_000_141_000);
+
+/// The types of which the driver lists products of 16 by 16 over 16 steps with sums in `f32`.
+fn matrices(
+    instance: &ash::Instance,
+    physical: vk::PhysicalDevice,
+    has_bfloat16: bool,
+) -> Option<Fragments> {
+    let mut stages = vk::PhysicalDeviceCooperativeMatrixPropertiesKHR::default();
+    let mut properties = vk::PhysicalDeviceProperties2::default().push_next(&mut stages);
+    // SAFETY: the chain holds a structure of an extension that this device has.
+    unsafe { instance.get_physical_device_properties2(physical, &mut properties) };
+    let stages = stages.cooperative_matrix_supported_stages;
+    let functions = ash::khr::cooperative_matrix::Instance::new(&entry().ok()?, instance);
+    // SAFETY: `physical` came from this instance and has the extension.
+    let all = unsafe { functions.get_physical_device_cooperative_matrix_properties(physical) };
+    let all = all.ok()?;
+    let float = vk::ComponentTypeKHR::FLOAT32;
+    let has = |scalar| {
+        all.iter().any(|p| {
+            [p.m_size, p.n_size, p.k_size] == [FRAGMENT; 3]
+                && [p.a_type, p.b_type] == [scalar; 2]
+                && [p.c_type, p.result_type] == [float; 2]
+                && p.scope == vk::ScopeKHR::SUBGROUP
+        })
+    };
+    for p in &all {
+        tracing::debug!(target: "iron::vulkan", "cooperative matrices: {p:?}");
+    }
+    let found = Fragments {
+        f16: has(vk::ComponentTypeKHR::FLOAT16),
+        bf16: has_bfloat16 && has(BFLOAT16),
+    };
+    let is_any = found.f16 || found.bf16;
+    (is_any && stages.contains(vk::ShaderStageFlags::COMPUTE)).then_some(found)
 }
 
 impl Features {
@@ -542,6 +630,18 @@ fn create_device(instance: &ash::Instance, chosen: &Candidate) -> Result<ash::De
     if has.atomic_float {
         extensions.push(ash::ext::shader_atomic_float::NAME.as_ptr());
         info = info.push_next(&mut atomic);
+    }
+    let mut bfloat = bfloat::Features::new(has.bfloat16);
+    bfloat.shader_bfloat16_cooperative_matrix = has.bfloat16_matrices.into();
+    if has.bfloat16 {
+        extensions.push(bfloat::NAME.as_ptr());
+        info = info.push_next(&mut bfloat);
+    }
+    let mut matrix =
+        vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default().cooperative_matrix(true);
+    if has.matrices {
+        extensions.push(ash::khr::cooperative_matrix::NAME.as_ptr());
+        info = info.push_next(&mut matrix);
     }
     let info = info.enabled_extension_names(&extensions);
     // SAFETY: every pointer in `info` lives until the call returns, and every feature and

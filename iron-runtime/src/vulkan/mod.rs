@@ -7,12 +7,14 @@
 //! | `IRON_VULKAN_VALIDATION` | `1` runs under the validation layer; see [`VulkanDevice::validation_messages`] |
 //! | `IRON_CACHE_DIR` | folder of the driver's pipeline cache |
 //!
-//! Work is queued in order on one queue, with a memory barrier after every launch. A timeline
-//! semaphore counts submissions; what a submission uses is held until its value is reached, so
+//! Work is queued in order on one queue, with a memory barrier before every submission, and before
+//! every launch that writes what a launch since the last barrier reads or writes, or reads what one
+//! writes. A timeline semaphore counts submissions; what a submission uses is held until its value is reached, so
 //! buffers and pipelines may be dropped at any time. Uploads and downloads wait for the last
 //! submission that uses the buffer, where memory is shared with the host, and are copies in the
 //! queue otherwise.
 
+mod bfloat;
 mod encode;
 mod instance;
 mod memory;
@@ -29,6 +31,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ash::vk;
+use iron_ir::Scalar;
 use iron_ir::contract::Feature;
 use iron_ir::kernel::Kernel;
 use iron_ir::launch::{DeviceBuffer, LaunchLimits};
@@ -297,6 +300,10 @@ impl Device for VulkanDevice {
         self.profile.has(feature)
     }
 
+    fn has_matrix_units(&self, scalar: Scalar) -> bool {
+        self.profile.legal.multiplies(scalar)
+    }
+
     fn alloc(&self, bytes: u64) -> Result<Arc<dyn DeviceBuffer>, DeviceError> {
         let allocation = Arc::new(self.shared.pool.allocate(bytes, Use::Device)?);
         Ok(Arc::new(VulkanBuffer {
@@ -463,6 +470,9 @@ fn device_profile(
     profile.legal.has_f16_memory = info.float16;
     profile.legal.shared_bytes_limit = profile.limits.shared_bytes;
     profile.features = features(context);
+    // Fragments are of whole subgroups, and their memory is the Vulkan memory model's.
+    let has_subgroups = profile.has(Feature::Subgroups) && info.has_full_subgroups;
+    profile.legal.fragments = info.matrices.filter(|_| has_subgroups && !descriptors);
     profile.spirv = Some(options);
     Ok((profile, options))
 }

@@ -32,6 +32,8 @@ pub(super) struct VulkanPipeline {
     pub bindings: Bindings,
     /// Offset in the block and argument of each tensor's address.
     pub addresses: Vec<(usize, usize)>,
+    /// What the block holds.
+    pub block_layout: BlockLayout,
     /// Offset in the block of the error word's address.
     pub error_word: Option<usize>,
     /// The kernel counts its loop turns into a word of its own, whose address follows the block.
@@ -70,6 +72,7 @@ impl VulkanPipeline {
             bindings: bindings(&kernel, options),
             addresses,
             error_word: offset_of(FieldKind::ErrorWord),
+            block_layout: layout,
             context,
             kernel,
         };

@@ -34,6 +34,22 @@ fn devices() -> Vec<Arc<VulkanDevice>> {
         .collect()
 }
 
+#[test]
+fn devices_share_an_instance_that_stays() {
+    let opened = devices();
+    let instances: Vec<_> = opened
+        .iter()
+        .map(|device| device.shared.context.instance.handle())
+        .collect();
+    drop(opened);
+    let again = devices();
+    for device in &again {
+        let instance = device.shared.context.instance.handle();
+        assert!(instances.iter().all(|before| *before == instance));
+    }
+    assert_eq!(again.len(), instances.len());
+}
+
 /// Compiles a kernel that needs no pass.
 fn compile(device: &VulkanDevice, kernel: &Kernel) -> Arc<super::VulkanPipeline> {
     let words = iron_lower::spirv::emit(kernel, &device.profile)

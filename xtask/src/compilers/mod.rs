@@ -136,7 +136,7 @@ impl Compilers {
                     Target::Msl => msl::MslCheck::find(workspace).map(boxed),
                     Target::Cuda => nvrtc::Nvrtc::find(workspace).map(boxed),
                     Target::Hip => hip::HipClang::find(workspace).map(boxed),
-                    Target::Spirv => spirv::SpirvCheck::find().map(boxed),
+                    Target::Spirv => spirv::SpirvCheck::find(workspace).map(boxed),
                 };
                 (target, compiler)
             })

@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use super::{CompileFailure, Compiled, Compiler, version_line};
-use crate::process::{find_program, run};
-use crate::tools::Tool;
+use crate::process::run;
+use crate::tools::{Tool, validator};
+use crate::workspace::Workspace;
 
 const TOOL: &str = "spirv-val";
 
@@ -16,12 +17,13 @@ const TOOL: &str = "spirv-val";
 pub struct SpirvCheck {
     validator: PathBuf,
     version: String,
+    knows_matrices: bool,
 }
 
 impl SpirvCheck {
     /// Finds `spirv-val`.
-    pub fn find() -> Result<Self, CompileFailure> {
-        let validator = find_program("spirv-val").ok_or_else(|| CompileFailure::MissingTool {
+    pub fn find(workspace: &Workspace) -> Result<Self, CompileFailure> {
+        let validator = validator(workspace).ok_or_else(|| CompileFailure::MissingTool {
             tool: TOOL,
             remedy: format!(
                 "{} is missing; run `cargo xtask setup`",
@@ -35,8 +37,28 @@ impl SpirvCheck {
             .take(2)
             .collect::<Vec<_>>()
             .join(" ");
-        Ok(Self { validator, version })
+        Ok(Self {
+            knows_matrices: release(&version).is_some_and(|found| found >= KNOWS_MATRICES),
+            validator,
+            version,
+        })
     }
+}
+
+/// The first release that knows `SPV_KHR_bfloat16`.
+const KNOWS_MATRICES: (u32, u32) = (2025, 3);
+
+/// Year and number of `SPIRV-Tools v2025.5`.
+fn release(version: &str) -> Option<(u32, u32)> {
+    let (year, number) = version.rsplit('v').next()?.split_once('.')?;
+    let number = number.split(|c: char| !c.is_ascii_digit()).next()?;
+    Some((year.parse().ok()?, number.parse().ok()?))
+}
+
+/// Whether a module declares the extension: its name stands in the words as bytes.
+fn has_matrices(module: &[u8]) -> bool {
+    let name = b"SPV_KHR_cooperative_matrix";
+    module.windows(name.len()).any(|bytes| bytes == name)
 }
 
 impl Compiler for SpirvCheck {
@@ -45,6 +67,16 @@ impl Compiler for SpirvCheck {
     }
 
     fn compile(&self, module: &[u8], arch: &str) -> Result<Compiled, CompileFailure> {
+        if !self.knows_matrices && has_matrices(module) {
+            return Err(CompileFailure::MissingTool {
+                tool: TOOL,
+                remedy: format!(
+                    "{} does not know cooperative matrices of bf16; run `cargo xtask setup` where \
+                     Python packages can be installed",
+                    self.version
+                ),
+            });
+        }
         let mut command = Command::new(&self.validator);
         // Our modules use scalar block layout and device addresses where the profile has them.
         command.args(["--target-env", arch, "--scalar-block-layout", "-"]);
@@ -117,6 +149,22 @@ fn naga_version() -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_old_validator_is_known_by_its_release() {
+        assert_eq!(release("SPIRV-Tools v2023.1"), Some((2023, 1)));
+        assert_eq!(release("SPIRV-Tools v2025.5"), Some((2025, 5)));
+        assert_eq!(release("SPIRV-Tools v2025.1-dev"), Some((2025, 1)));
+        assert_eq!(release("unknown"), None);
+        let old = SpirvCheck {
+            validator: "spirv-val".into(),
+            version: "SPIRV-Tools v2023.1".into(),
+            knows_matrices: false,
+        };
+        let declares = b"..SPV_KHR_cooperative_matrix..";
+        let refused = old.compile(declares, "vulkan1.3");
+        assert!(matches!(refused, Err(CompileFailure::MissingTool { .. })));
+    }
 
     #[test]
     fn the_version_of_naga_is_known() {

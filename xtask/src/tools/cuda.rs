@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Outcome, Python, ToolError, file_error, install_stamped, is_stamped};
+use super::{Outcome, ToolError, install_wheels, is_stamped};
 use crate::workspace::Workspace;
 
 const REQUIREMENTS: &str = include_str!("cuda_wheels.txt");
@@ -39,20 +39,7 @@ pub(super) fn set_up(workspace: &Workspace) -> Result<Outcome, ToolError> {
             "the pinned NVRTC wheel is for Linux on x86_64 and aarch64".into(),
         ));
     }
-    let python = Python::with_pip()?;
-    install_stamped(&folder, REQUIREMENTS, |partial| {
-        let requirements = partial.join("requirements.txt");
-        std::fs::write(&requirements, REQUIREMENTS)
-            .map_err(|source| file_error("write", &requirements, source))?;
-        python.install(
-            partial,
-            &[
-                "--require-hashes",
-                "--requirement",
-                &requirements.to_string_lossy(),
-            ],
-        )
-    })?;
+    install_wheels(&folder, REQUIREMENTS)?;
     let files = CudaFiles::find(workspace).ok_or_else(|| {
         ToolError::Unavailable(format!(
             "the wheel holds no libnvrtc below {}",

@@ -5,6 +5,7 @@
 mod amd;
 mod cuda;
 mod python;
+mod spirv;
 mod system;
 
 use std::fmt;
@@ -19,6 +20,7 @@ use crate::workspace::Workspace;
 pub use amd::AmdFiles;
 pub use cuda::CudaFiles;
 pub use python::Python;
+pub use spirv::validator;
 pub use system::clang;
 
 /// One tool that set-up can provide.
@@ -146,7 +148,8 @@ pub fn set_up(workspace: &Workspace, wanted: &[Tool]) -> Result<Vec<Step>, ToolE
     for &tool in wanted {
         let started = Instant::now();
         let result = match tool {
-            Tool::Clang | Tool::SpirvTools | Tool::Vulkan => system::set_up(tool),
+            Tool::Clang | Tool::Vulkan => system::set_up(tool),
+            Tool::SpirvTools => spirv::set_up(workspace),
             Tool::Cuda => cuda::set_up(workspace),
             Tool::Amd => amd::set_up(workspace),
         };
@@ -179,6 +182,17 @@ fn install_stamped(
     remove_folder(folder)?;
     std::fs::rename(&partial, folder)
         .map_err(|source| file_error("move into place", folder, source))
+}
+
+/// Installs Python packages, each named with its hashes, into a fresh folder.
+fn install_wheels(folder: &Path, requirements: &str) -> Result<(), ToolError> {
+    let python = Python::with_pip()?;
+    install_stamped(folder, requirements, |partial| {
+        let list = partial.join("requirements.txt");
+        std::fs::write(&list, requirements).map_err(|source| file_error("write", &list, source))?;
+        let list = list.to_string_lossy();
+        python.install(partial, &["--require-hashes", "--requirement", &list])
+    })
 }
 
 /// Whether `folder` was installed by this very recipe.

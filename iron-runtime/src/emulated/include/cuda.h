@@ -101,6 +101,28 @@ inline float4 mma_16x8x16_f16(uint2 low, uint2 high, uint2 b, float4 sum, unsign
   return iron_emulated::mma(low, high, b, sum, line, [](unsigned short x) { return iron_emulated::half_value(x); });
 }
 
+// PTX `ldmatrix`: 16 by 16 elements of 16 bits, of lines of memory or across them.
+#define IRON_FRAGMENT_BY_HOST
+namespace iron_emulated {
+inline uint4 fragment(const unsigned short* first, unsigned int row_pitch, unsigned int column_pitch) {
+  const unsigned int own = threadIdx.x % 32u, row = own / 4u, column = own % 4u * 2u;
+  const auto pair = [&](unsigned int r, unsigned int c) {
+    const unsigned short* at = first + (row + r) * row_pitch + (column + c) * column_pitch;
+    return (unsigned int)at[0] | (unsigned int)at[column_pitch] << 16;
+  };
+  return make_uint4(pair(0, 0), pair(8, 0), pair(0, 8), pair(8, 8));
+}
+}  // namespace iron_emulated
+inline uint4 fragment_of_lines(const unsigned short* first, unsigned int pitch) {
+  return iron_emulated::fragment(first, pitch, 1u);
+}
+inline uint4 fragment_across_lines(const unsigned short* first, unsigned int pitch) {
+  return iron_emulated::fragment(first, 1u, pitch);
+}
+
+#define IRON_FETCH_BY_HOST
+inline uint4 fetch_words(const void* place) { return *static_cast<const uint4*>(place); }
+
 // `asm volatile(…)`: the texts' only statements of this form are `griddepcontrol`, which orders
 // launches. Launches run one after the other here, so it does nothing. Any other instruction is
 // refused before a text is compiled.

@@ -1,0 +1,186 @@
+//! Fragments of a warp: `ldmatrix` and `mma.sync` (PTX ISA 7.0, sm_80).
+//!
+//! A fragment of sums is two results of `mma.m16n8k16` side by side, four elements a lane each:
+//! lane `l` has columns `2 (l % 4)` and the next of rows `l / 4` and `l / 4 + 8`.
+
+use iron_ir::machine::{FRAGMENT, MachineOp, MachineStmt};
+
+use super::mma_helper;
+use crate::c::dialect::MachineNames;
+use crate::c::helpers::Helpers;
+
+/// Elements of a fragment that a lane has.
+const OWN: u32 = FRAGMENT * FRAGMENT / 32;
+
+const FILL: &str = "\
+template <unsigned int count>
+__device__ inline void fragment_fill(float* sums, float value) {
+#pragma unroll
+    for (unsigned int i = 0u; i < count; i++) {
+        sums[i] = value;
+    }
+}";
+
+/// Both directions, by the order of the assignment's sides.
+fn moves(name: &str, sums: &str, place: &str, assign: &dyn Fn(&str, &str) -> String) -> String {
+    let mut lines = String::new();
+    for (n, (row, column)) in [(0, 0), (8, 0), (0, 8), (8, 8)].into_iter().enumerate() {
+        for pair in 0..2 {
+            let of_memory = match row {
+                0 => format!("own[{}u]", column + pair),
+                _ => format!("own[8u * pitch + {}u]", column + pair),
+            };
+            let of_sums = format!("sums[{}]", 2 * n + pair);
+            lines.push_str(&format!("    {}\n", assign(&of_memory, &of_sums)));
+        }
+    }
+    format!(
+        "__device__ inline void {name}({sums}, {place}, unsigned int pitch) {{\n    \
+         const unsigned int lane = threadIdx.x % 32u;\n    \
+         {} own = first + lane / 4u * pitch + lane % 4u * 2u;\n{lines}}}",
+        place.trim_end_matches(" first")
+    )
+}
+
+/// Of 16 by 16 elements of 16 bits: rows 0 to 7 and 8 to 15 of columns 0 to 7, then of columns
+/// 8 to 15.
+const OPERANDS: &str = "\
+// 16 by 16 elements over a warp, of lines of memory or across them.
+#ifndef IRON_FRAGMENT_BY_HOST
+__device__ inline unsigned int fragment_line(const unsigned short* first, unsigned int pitch) {
+    const unsigned int lane = threadIdx.x % 32u;
+    const void* own = first + lane % 16u * pitch + lane / 16u * 8u;
+    return (unsigned int)__cvta_generic_to_shared(own);
+}
+__device__ inline uint4 fragment_of_lines(const unsigned short* first, unsigned int pitch) {
+    unsigned int x, y, z, w;
+    asm volatile(\"ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\"
+        : \"=r\"(x), \"=r\"(y), \"=r\"(z), \"=r\"(w) : \"r\"(fragment_line(first, pitch)) : \"memory\");
+    return make_uint4(x, y, z, w);
+}
+__device__ inline uint4 fragment_across_lines(const unsigned short* first, unsigned int pitch) {
+    unsigned int x, y, z, w;
+    asm volatile(\"ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\"
+        : \"=r\"(x), \"=r\"(y), \"=r\"(z), \"=r\"(w) : \"r\"(fragment_line(first, pitch)) : \"memory\");
+    return make_uint4(x, z, y, w);
+}
+#endif";
+
+/// One statement about fragments.
+pub(super) fn statement(
+    helpers: &mut Helpers,
+    stmt: &MachineStmt,
+    names: &MachineNames<'_>,
+) -> Result<String, String> {
+    let missing = || format!("`{}` without its parts", stmt.op.name());
+    let array = |n: usize| names.arrays.get(n).copied().ok_or_else(missing);
+    let operand = |n: usize| names.operands.get(n).ok_or_else(missing);
+    let number = |n: usize| stmt.numbers.get(n).copied().ok_or_else(missing);
+    let place = |n: usize, at: usize| Ok::<_, String>(format!("&{}[{}]", array(n)?, operand(at)?));
+    Ok(match stmt.op {
+        MachineOp::FragmentFill => {
+            helpers.require("fragment_fill", || FILL.into());
+            let value = f32::from_bits(number(1)?);
+            let value = match value.to_bits() {
+                0 => "0.0f".to_owned(),
+                bits => format!("__uint_as_float({bits:#x}u)"),
+            };
+            format!(
+                "fragment_fill<{}u>({}, {value});",
+                number(0)? * OWN,
+                array(0)?
+            )
+        }
+        MachineOp::FragmentStore => {
+            helpers.require("fragment_store", || {
+                let assign = |memory: &str, sums: &str| format!("{memory} = {sums};");
+                moves(
+                    "fragment_store",
+                    "const float* sums",
+                    "float* first",
+                    &assign,
+                )
+            });
+            let own = at(array(0)?, number(0)? * OWN);
+            format!("fragment_store({own}, {}, {}u);", place(1, 0)?, number(1)?)
+        }
+        MachineOp::FragmentLoad => {
+            helpers.require("fragment_load", || {
+                let assign = |memory: &str, sums: &str| format!("{sums} = {memory};");
+                moves(
+                    "fragment_load",
+                    "float* sums",
+                    "const float* first",
+                    &assign,
+                )
+            });
+            let own = at(array(0)?, number(0)? * OWN);
+            format!("fragment_load({own}, {}, {}u);", place(1, 0)?, number(1)?)
+        }
+        MachineOp::FragmentProduct => {
+            let ty = if number(2)? == 1 { "bf16" } else { "f16" };
+            let mma = format!("mma_16x8x16_{ty}");
+            helpers.require(&mma, || mma_helper(&mma, ty));
+            helpers.require("fragment_operands", || OPERANDS.into());
+            let by_k = [number(5)? == 1, number(8)? == 1];
+            let side = |by_k: bool| if by_k { "lines" } else { "columns" };
+            let name = format!("fragment_product_{ty}_{}_{}", side(by_k[0]), side(by_k[1]));
+            helpers.require(&name, || product_helper(&name, &mma, by_k));
+            format!(
+                "{name}<{}u, {}u>({}, {}, {}u, {}u, {}, {}u, {}u);",
+                number(0)?,
+                number(1)?,
+                array(0)?,
+                place(1, 0)?,
+                number(3)?,
+                number(4)?,
+                place(2, 1)?,
+                number(6)?,
+                number(7)?
+            )
+        }
+        other => return Err(format!("the machine operation `{}`", other.name())),
+    })
+}
+
+/// Products of a grid of fragments and 16 steps.
+fn product_helper(name: &str, mma: &str, by_k: [bool; 2]) -> String {
+    let [a, b] = by_k.map(|by_k| match by_k {
+        true => "fragment_of_lines",
+        false => "fragment_across_lines",
+    });
+    format!(
+        "// Adds a grid of fragments times a grid of fragments, 16 steps; `skip` from one to the next.\n\
+         template <unsigned int rows, unsigned int columns>\n\
+         __device__ inline void {name}(\n    \
+         float* sums, const void* a, unsigned int a_pitch, unsigned int a_skip,\n    \
+         const void* b, unsigned int b_pitch, unsigned int b_skip\n) {{\n    \
+         uint4 left[rows];\n\
+         #pragma unroll\n    \
+         for (unsigned int i = 0u; i < rows; i++) {{\n        \
+         left[i] = {a}((const unsigned short*)a + i * a_skip, a_pitch);\n    }}\n\
+         #pragma unroll\n    \
+         for (unsigned int j = 0u; j < columns; j++) {{\n        \
+         const uint4 right = {b}((const unsigned short*)b + j * b_skip, b_pitch);\n\
+         #pragma unroll\n        \
+         for (unsigned int i = 0u; i < rows; i++) {{\n            \
+         float* sum = sums + (i * columns + j) * {OWN}u;\n            \
+         const uint2 upper = make_uint2(left[i].x, left[i].z);\n            \
+         const uint2 lower = make_uint2(left[i].y, left[i].w);\n            \
+         const float4 first = {mma}(upper, lower, make_uint2(right.x, right.z),\n                \
+         make_float4(sum[0], sum[1], sum[2], sum[3]));\n            \
+         const float4 second = {mma}(upper, lower, make_uint2(right.y, right.w),\n                \
+         make_float4(sum[4], sum[5], sum[6], sum[7]));\n            \
+         sum[0] = first.x, sum[1] = first.y, sum[2] = first.z, sum[3] = first.w;\n            \
+         sum[4] = second.x, sum[5] = second.y, sum[6] = second.z, sum[7] = second.w;\n        \
+         }}\n    }}\n}}"
+    )
+}
+
+/// An array from an element on.
+fn at(array: &str, first: u32) -> String {
+    match first {
+        0 => array.to_owned(),
+        first => format!("{array} + {first}"),
+    }
+}

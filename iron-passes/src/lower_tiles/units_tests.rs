@@ -1,0 +1,148 @@
+//! The route by fragments of subgroups: which kernels take it, and what it makes of them.
+
+use iron_ir::machine::FRAGMENT;
+use iron_ir::parse::parse;
+use iron_ir::print::print;
+
+use super::tests::{attention_like, product};
+use super::units::Units;
+use crate::legal::Fragments;
+use crate::{Legal, run};
+
+fn fragments(lanes: u32, shared_bytes: u64) -> Legal {
+    Legal {
+        fragments: Some(Fragments::BOTH),
+        subgroup_size: Some(lanes),
+        linear_subgroups: true,
+        shared_bytes_limit: shared_bytes,
+        expand_unrolled_loops: false,
+        max_vector_lanes: 8,
+        has_bf16_memory: true,
+        ..Legal::PORTABLE
+    }
+}
+
+fn lowered(text: &str, legal: &Legal) -> String {
+    print(&run(parse(text).unwrap(), legal).unwrap())
+}
+
+#[test]
+fn a_loop_that_multiplies_goes_by_slices() {
+    let text = lowered(&product(256, 128, "bf16", ""), &fragments(32, 48 << 10));
+    // Two loops, by chunks and by elements, each of four products of 16 steps.
+    assert_eq!(
+        text.matches("machine fragment_product").count(),
+        8,
+        "{text}"
+    );
+    // Of 64 columns of 128 rows each thread holds four chunks of either tile, read before the loop
+    // and in it.
+    assert_eq!(text.matches("machine fetch_chunk").count(), 16, "{text}");
+    let (_, body) = text.split_once("for %k").unwrap();
+    let fetch = body.find("fetch_chunk").unwrap();
+    let multiply = body.find("fragment_product").unwrap();
+    let between = &body[fetch..multiply];
+    assert!(between.contains("barrier workgroup"), "{text}");
+    let again = parse(&text).unwrap();
+    iron_ir::verify::verify_lowered(&again).unwrap();
+    assert_eq!(print(&again), text);
+}
+
+#[test]
+fn slices_are_as_long_as_memory_and_registers_allow() {
+    let arrays = |legal: &Legal| {
+        let kernel = run(parse(&product(256, 128, "f16", "")).unwrap(), legal).unwrap();
+        let a = kernel.arrays.values().find(|a| &*a.name == "a").unwrap();
+        (a.len / 128, kernel.shared_bytes())
+    };
+    for (limit, pitch) in [(48 << 10, 64 + 8), (32 << 10, 32 + 8), (24 << 10, 16 + 8)] {
+        let (found, bytes) = arrays(&fragments(32, limit));
+        assert_eq!(found, pitch, "of {limit}");
+        assert!(bytes <= limit, "{bytes} of {limit}");
+    }
+}
+
+/// Every element of a tile has one subgroup, one fragment and one lane, and a lane's elements of
+/// its array are those of its fragments in order.
+#[test]
+fn every_element_is_held_once() {
+    let kernel = parse(&product(256, 128, "bf16", "")).unwrap();
+    for lanes in [32, 64] {
+        let units = Units::of(&kernel, &fragments(lanes, 48 << 10)).unwrap();
+        let (down, across) = units.grid;
+        assert_eq!(down * across, 256 / lanes);
+        let tile = *units.sums.iter().next().unwrap();
+        let (rows, columns) = units.fragments(&kernel, tile);
+        let each = units.side_by_side();
+        let mut seen = std::collections::HashSet::new();
+        for subgroup in 0..down * across {
+            for lane in 0..lanes {
+                for slot in 0..units.elements(&kernel, tile) {
+                    let (fragment, within) = (slot / each, slot % each);
+                    let place = (fragment / columns, fragment % columns);
+                    let lane_row = lane / (FRAGMENT / each);
+                    let lane_column = lane % (FRAGMENT / each) * each + within;
+                    let row = (place.0 * down + subgroup / across) * FRAGMENT + lane_row;
+                    let column = (place.1 * across + subgroup % across) * FRAGMENT + lane_column;
+                    assert!(row < 128 && column < 128);
+                    assert!(seen.insert((row, column)), "{row} {column} twice");
+                }
+            }
+        }
+        assert_eq!(seen.len(), 128 * 128);
+        assert_eq!(rows * columns * down * across, 64);
+    }
+}
+
+/// Sums leave their fragments for a map and return for the next product; a tile that every turn of
+/// a loop fills anew does not return at its end.
+#[test]
+fn maps_go_over_elements() {
+    let text = lowered(&attention_like(""), &fragments(32, 200 << 10));
+    assert!(text.contains("machine fragment_store"), "{text}");
+    // `out` is only ever multiplied and stored, `sum` is dead behind the map.
+    assert!(!text.contains("machine fragment_load"), "{text}");
+    let twice = "    tile_map !out = (%x: f32 = !out) at (%i: u32, %j: u32) {
+      yield %x
+    }
+";
+    let text = lowered(&attention_like(twice), &fragments(32, 200 << 10));
+    assert!(text.contains("machine fragment_load"), "{text}");
+}
+
+#[test]
+fn kernels_that_do_not_fit_go_through_loops() {
+    let (small, whole) = (fragments(32, 16 << 10), fragments(32, 48 << 10));
+    let only_f16 = Legal {
+        fragments: Some(Fragments {
+            f16: true,
+            bf16: false,
+        }),
+        ..whole.clone()
+    };
+    let narrow = Legal {
+        subgroup_size: Some(8),
+        ..whole.clone()
+    };
+    for (why, text, legal) in [
+        ("f32", product(256, 128, "f32", ""), &whole),
+        ("threads", product(80, 128, "bf16", ""), &whole),
+        ("rows", product(256, 24, "bf16", ""), &whole),
+        ("memory", product(256, 128, "bf16", ""), &small),
+        ("type", product(256, 128, "bf16", ""), &only_f16),
+        ("lanes", product(256, 128, "bf16", ""), &narrow),
+    ] {
+        let lowered = lowered(&text, legal);
+        assert!(!lowered.contains("machine"), "{why}: {lowered}");
+        assert!(lowered.contains("fma"), "{why}: {lowered}");
+    }
+}
+
+/// A tile that the loop names for more than its products is loaded whole, by the same chunks.
+#[test]
+fn other_loops_load_whole_tiles() {
+    let text = product(256, 128, "bf16", "    barrier workgroup shared\n");
+    let text = lowered(&text, &fragments(32, 64 << 10));
+    assert!(text.contains("machine fragment_product"), "{text}");
+    assert!(!text.contains("fetch_chunk"), "{text}");
+}
