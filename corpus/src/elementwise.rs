@@ -1,6 +1,6 @@
 //! Element-wise kernels over flat tensors: sums, products, activations, casts and fills.
 //!
-//! All take any length; the grid covers it in workgroups of 256 threads, one element a thread.
+//! All take any length; the grid covers it in workgroups of 256 threads, 16 bytes a thread in most.
 //! Float arithmetic is f32, rounded once where it is stored.
 
 use iron_ir::prelude::*;
@@ -16,34 +16,36 @@ pub fn axpy<T: Float>(x: &Tensor<T, (n,)>, y: &mut Tensor<T, (n,)>, alpha: f32) 
     y[i] = T::from_f32(fma(alpha, x[i].to_f32(), y[i].to_f32()));
 }
 
-/// Elements that a workgroup of the kernels below handles: 8 a thread, so that a thread of a
-/// narrow type moves 16 bytes.
-const GROUP_ELEMENTS: u32 = 2048;
+/// Threads of a workgroup of the kernels below.
+const THREADS: u32 = 256;
 
-/// How a type lies in memory.
-struct Layout<T>(std::marker::PhantomData<T>);
+/// How a type lies in memory: a thread of the kernels below moves 16 bytes of it.
+pub(crate) struct Layout<T>(std::marker::PhantomData<T>);
 
 impl<T: Element> Layout<T> {
-    /// Whether four elements are 16 bytes: a thread's eight are then two fours, 256 fours apart,
-    /// so that what the threads read together is contiguous.
-    const IS_WIDE: bool = size_of::<T>() == 4;
+    /// Whether 16 bytes are four elements, not eight.
+    pub(crate) const IS_WIDE: bool = size_of::<T>() == 4;
+    /// Elements of 16 bytes.
+    pub(crate) const VECTOR: u32 = if Self::IS_WIDE { 4 } else { 8 };
+    /// Elements of a workgroup.
+    const GROUP: u32 = Self::VECTOR * THREADS;
 }
 
-/// The four elements of `x` at `i`, and those 256 fours on.
+/// The four elements of `x` at `i`, twice: what is computed of the second half is for nothing, and
+/// compilers leave it out.
 #[device_fn]
-fn load_fours<T: Float>(x: &Tensor<T, 1>, i: u32) -> F32x8 {
-    let (a, b) = (x.load4(i).to_f32(), x.load4(i + 256).to_f32());
-    vec8(a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3])
+fn load_four<T: Float>(x: &Tensor<T, 1>, i: u32) -> F32x8 {
+    let a = x.load4(i).to_f32();
+    vec8(a[0], a[1], a[2], a[3], a[0], a[1], a[2], a[3])
 }
 
-/// Stores what [`load_fours`] loads.
+/// Stores the first half.
 #[device_fn]
-fn store_fours<U: Float>(y: &mut Tensor<U, 1>, i: u32, v: F32x8) {
+fn store_four<U: Float>(y: &mut Tensor<U, 1>, i: u32, v: F32x8) {
     y.store4(i, vec4(v[0], v[1], v[2], v[3]).to::<U>());
-    y.store4(i + 256, vec4(v[4], v[5], v[6], v[7]).to::<U>());
 }
 
-/// `y[i] = f(x[i])` for the 8 elements of this thread; the last, incomplete ones one by one.
+/// `y[i] = f(x[i])` for the elements of this thread; the last, incomplete ones one by one.
 #[device_fn]
 fn map_elements<T: Float, U: Float, F: Fn(F32x8) -> F32x8>(
     x: &Tensor<T, 1>,
@@ -51,24 +53,21 @@ fn map_elements<T: Float, U: Float, F: Fn(F32x8) -> F32x8>(
     f: F,
 ) {
     let (i, n) = (global_id(0), x.dim(0));
-    let first = group_id(0) * GROUP_ELEMENTS;
-    if Layout::<T>::IS_WIDE && n - first >= GROUP_ELEMENTS {
-        let fours = first / 4 + local_index();
-        store_fours(y, fours, f(load_fours(x, fours)));
-    } else if Layout::<T>::IS_WIDE {
-        for j in (first + local_index()..n).step_by(256) {
-            y[j] = U::from_f32(f(splat8(x[j].to_f32()))[0]);
+    let vectors = n / Layout::<T>::VECTOR;
+    if i < vectors {
+        if Layout::<T>::IS_WIDE {
+            store_four(y, i, f(load_four(x, i)));
+        } else {
+            y.store8(i, f(x.load8(i).to_f32()).to::<U>());
         }
-    } else if i < n / 8 {
-        y.store8(i, f(x.load8(i).to_f32()).to::<U>());
-    } else if i == n / 8 {
-        for j in 8 * i..n {
+    } else if i == vectors {
+        for j in Layout::<T>::VECTOR * i..n {
             y[j] = U::from_f32(f(splat8(x[j].to_f32()))[0]);
         }
     }
 }
 
-/// `y[i] = f(a[i], b[i])` for the 8 elements of this thread; the last, incomplete ones one by one.
+/// `y[i] = f(a[i], b[i])` for the elements of this thread; the last, incomplete ones one by one.
 #[device_fn]
 fn zip_elements<T: Float, F: Fn(F32x8, F32x8) -> F32x8>(
     a: &Tensor<T, 1>,
@@ -77,19 +76,15 @@ fn zip_elements<T: Float, F: Fn(F32x8, F32x8) -> F32x8>(
     f: F,
 ) {
     let (i, n) = (global_id(0), a.dim(0));
-    let first = group_id(0) * GROUP_ELEMENTS;
-    if Layout::<T>::IS_WIDE && n - first >= GROUP_ELEMENTS {
-        let fours = first / 4 + local_index();
-        store_fours(y, fours, f(load_fours(a, fours), load_fours(b, fours)));
-    } else if Layout::<T>::IS_WIDE {
-        for j in (first + local_index()..n).step_by(256) {
-            let lanes = f(splat8(a[j].to_f32()), splat8(b[j].to_f32()));
-            y[j] = T::from_f32(lanes[0]);
+    let vectors = n / Layout::<T>::VECTOR;
+    if i < vectors {
+        if Layout::<T>::IS_WIDE {
+            store_four(y, i, f(load_four(a, i), load_four(b, i)));
+        } else {
+            y.store8(i, f(a.load8(i).to_f32(), b.load8(i).to_f32()).to::<T>());
         }
-    } else if i < n / 8 {
-        y.store8(i, f(a.load8(i).to_f32(), b.load8(i).to_f32()).to::<T>());
-    } else if i == n / 8 {
-        for j in 8 * i..n {
+    } else if i == vectors {
+        for j in Layout::<T>::VECTOR * i..n {
             let lanes = f(splat8(a[j].to_f32()), splat8(b[j].to_f32()));
             y[j] = T::from_f32(lanes[0]);
         }
@@ -97,19 +92,19 @@ fn zip_elements<T: Float, F: Fn(F32x8, F32x8) -> F32x8>(
 }
 
 /// Sum: `y[i] = a[i] + b[i]`.
-#[kernel(grid = [ceil_div(n, GROUP_ELEMENTS)], workgroup = 256, instances(T = [f32, f16, bf16]))]
+#[kernel(grid = [ceil_div(n, Layout::<T>::GROUP)], workgroup = THREADS, instances(T = [f32, f16, bf16]))]
 pub fn add<T: Float>(a: &Tensor<T, (n,)>, b: &Tensor<T, (n,)>, y: &mut Tensor<T, (n,)>) {
     zip_elements(a, b, y, |a, b| a + b);
 }
 
 /// Product: `y[i] = a[i] * b[i]`.
-#[kernel(grid = [ceil_div(n, GROUP_ELEMENTS)], workgroup = 256, instances(T = [f32, f16, bf16]))]
+#[kernel(grid = [ceil_div(n, Layout::<T>::GROUP)], workgroup = THREADS, instances(T = [f32, f16, bf16]))]
 pub fn multiply<T: Float>(a: &Tensor<T, (n,)>, b: &Tensor<T, (n,)>, y: &mut Tensor<T, (n,)>) {
     zip_elements(a, b, y, |a, b| a * b);
 }
 
 /// Scaling: `y[i] = factor * x[i]`.
-#[kernel(grid = [ceil_div(n, GROUP_ELEMENTS)], workgroup = 256, instances(T = [f32, f16, bf16]))]
+#[kernel(grid = [ceil_div(n, Layout::<T>::GROUP)], workgroup = THREADS, instances(T = [f32, f16, bf16]))]
 pub fn scale<T: Float>(x: &Tensor<T, (n,)>, y: &mut Tensor<T, (n,)>, factor: f32) {
     map_elements(x, y, |x| x * factor);
 }
@@ -121,7 +116,7 @@ pub fn silu(x: f32) -> f32 {
 }
 
 /// Gated activation of Llama's feed-forward block: `y[i] = silu(gate[i]) * up[i]`.
-#[kernel(grid = [ceil_div(n, GROUP_ELEMENTS)], workgroup = 256, instances(T = [f32, f16, bf16]))]
+#[kernel(grid = [ceil_div(n, Layout::<T>::GROUP)], workgroup = THREADS, instances(T = [f32, f16, bf16]))]
 pub fn silu_mul<T: Float>(gate: &Tensor<T, (n,)>, up: &Tensor<T, (n,)>, y: &mut Tensor<T, (n,)>) {
     zip_elements(gate, up, y, |gate, up| gate.map(|x| silu(x)) * up);
 }
@@ -135,7 +130,7 @@ fn gelu_by_tanh(x: f32) -> f32 {
 
 /// Gated activation of Gemma's feed-forward block: `y[i] = gelu(gate[i]) * up[i]`, GELU by its
 /// tanh approximation.
-#[kernel(grid = [ceil_div(n, GROUP_ELEMENTS)], workgroup = 256, instances(T = [f32, f16, bf16]))]
+#[kernel(grid = [ceil_div(n, Layout::<T>::GROUP)], workgroup = THREADS, instances(T = [f32, f16, bf16]))]
 pub fn gelu_tanh_mul<T: Float>(
     gate: &Tensor<T, (n,)>,
     up: &Tensor<T, (n,)>,
@@ -145,7 +140,7 @@ pub fn gelu_tanh_mul<T: Float>(
 }
 
 /// Squared rectifier: `y[i] = max(x[i], 0)^2`.
-#[kernel(grid = [ceil_div(n, GROUP_ELEMENTS)], workgroup = 256, instances(T = [f32, f16, bf16]))]
+#[kernel(grid = [ceil_div(n, Layout::<T>::GROUP)], workgroup = THREADS, instances(T = [f32, f16, bf16]))]
 pub fn relu_squared<T: Float>(x: &Tensor<T, (n,)>, y: &mut Tensor<T, (n,)>) {
     map_elements(x, y, |x| {
         x.map(|v| select(v < 0.0, 0.0, v) * select(v < 0.0, 0.0, v))
@@ -154,7 +149,7 @@ pub fn relu_squared<T: Float>(x: &Tensor<T, (n,)>, y: &mut Tensor<T, (n,)>) {
 
 /// Clamped SwiGLU of GPT-OSS: with `g = min(gate[i], limit)` and `u` the `up[i]` between `-limit`
 /// and `limit`, `y[i] = (u + 1) * g * sigmoid(alpha * g)`. NaN stays.
-#[kernel(grid = [ceil_div(n, GROUP_ELEMENTS)], workgroup = 256, instances(T = [f32, f16, bf16]))]
+#[kernel(grid = [ceil_div(n, Layout::<T>::GROUP)], workgroup = THREADS, instances(T = [f32, f16, bf16]))]
 pub fn clamped_swiglu<T: Float>(
     gate: &Tensor<T, (n,)>,
     up: &Tensor<T, (n,)>,
@@ -170,13 +165,13 @@ pub fn clamped_swiglu<T: Float>(
 }
 
 /// Sigmoid gate: `y[i] = x[i] / (1 + exp(-gate[i]))`.
-#[kernel(grid = [ceil_div(n, GROUP_ELEMENTS)], workgroup = 256, instances(T = [f32, f16, bf16]))]
+#[kernel(grid = [ceil_div(n, Layout::<T>::GROUP)], workgroup = THREADS, instances(T = [f32, f16, bf16]))]
 pub fn sigmoid_mul<T: Float>(x: &Tensor<T, (n,)>, gate: &Tensor<T, (n,)>, y: &mut Tensor<T, (n,)>) {
     zip_elements(x, gate, y, |x, gate| x / gate.map(|v| 1.0 + (-v).exp()));
 }
 
 /// Soft cap: `y[i] = cap * tanh(x[i] / cap)`.
-#[kernel(grid = [ceil_div(n, GROUP_ELEMENTS)], workgroup = 256, instances(T = [f32, f16, bf16]))]
+#[kernel(grid = [ceil_div(n, Layout::<T>::GROUP)], workgroup = THREADS, instances(T = [f32, f16, bf16]))]
 pub fn soft_cap<T: Float>(x: &Tensor<T, (n,)>, y: &mut Tensor<T, (n,)>, cap: f32) {
     map_elements(x, y, |x| x.map(|v| cap * (v / cap).tanh()));
 }
@@ -196,31 +191,36 @@ pub fn add_bias<T: Float>(
 
 /// GELU by its tanh approximation:
 /// `y = 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))` (Hendrycks and Gimpel, 2016).
-#[kernel(grid = [ceil_div(n, GROUP_ELEMENTS)], workgroup = 256, instances(T = [f32, f16, bf16]))]
+#[kernel(grid = [ceil_div(n, Layout::<T>::GROUP)], workgroup = THREADS, instances(T = [f32, f16, bf16]))]
 pub fn gelu_tanh<T: Float>(x: &Tensor<T, (n,)>, y: &mut Tensor<T, (n,)>) {
     map_elements(x, y, |x| x.map(|v| gelu_by_tanh(v)));
 }
 
 /// Exact GELU: `y = 0.5 * x * (1 + erf(x / sqrt(2)))`.
-#[kernel(grid = [ceil_div(n, GROUP_ELEMENTS)], workgroup = 256, instances(T = [f32, f16, bf16]))]
+#[kernel(grid = [ceil_div(n, Layout::<T>::GROUP)], workgroup = THREADS, instances(T = [f32, f16, bf16]))]
 pub fn gelu_erf<T: Float>(x: &Tensor<T, (n,)>, y: &mut Tensor<T, (n,)>) {
     map_elements(x, y, |x| x.map(|v| 0.5 * v * (1.0 + erf(v * 0.707_106_77))));
 }
 
 /// Conversion between float types, to nearest even: `y[i] = x[i]`.
-#[kernel(grid = [ceil_div(n, GROUP_ELEMENTS)], workgroup = 256, instances(T = [f32, f16, bf16], U = [f32, f16, bf16]))]
+#[kernel(grid = [ceil_div(n, Layout::<T>::GROUP)], workgroup = THREADS, instances(T = [f32, f16, bf16], U = [f32, f16, bf16]))]
 pub fn cast<T: Float, U: Float>(x: &Tensor<T, (n,)>, y: &mut Tensor<U, (n,)>) {
     map_elements(x, y, |x| x);
 }
 
 /// Constant: `y[i] = value`.
-#[kernel(grid = [ceil_div(n, GROUP_ELEMENTS)], workgroup = 256, instances(T = [f32, f16, bf16]))]
+#[kernel(grid = [ceil_div(n, Layout::<T>::GROUP)], workgroup = THREADS, instances(T = [f32, f16, bf16]))]
 pub fn fill<T: Float>(y: &mut Tensor<T, (n,)>, value: f32) {
     let i = global_id(0);
-    if i < n / 8 {
-        y.store8(i, splat8(value).to::<T>());
-    } else if i == n / 8 {
-        for j in 8 * i..n {
+    let vectors = n / Layout::<T>::VECTOR;
+    if i < vectors {
+        if Layout::<T>::IS_WIDE {
+            store_four(y, i, splat8(value));
+        } else {
+            y.store8(i, splat8(value).to::<T>());
+        }
+    } else if i == vectors {
+        for j in Layout::<T>::VECTOR * i..n {
             y[j] = T::from_f32(value);
         }
     }

@@ -45,9 +45,11 @@ fn order_of(key: u32, index: u32) -> u64 {
     grid = [groups, rows],
     workgroup = 256,
     requires(groups == ceil_div(cols, GROUP)),
+    dependent,
     instances(T = [f32, f16, bf16])
 )]
 pub fn top_keys<T: Float>(x: &Tensor<T, (rows, cols)>, keys: &mut Tensor<u32, (rows, groups)>) {
+    launch_barrier();
     let (group, row) = (group_id(0), group_id(1));
     let column = group * GROUP + local_index();
     let key = order_key(x[[row, column.min(cols - 1)]].to_f32());
@@ -60,7 +62,7 @@ pub fn top_keys<T: Float>(x: &Tensor<T, (rows, cols)>, keys: &mut Tensor<u32, (r
 /// The elements of the groups that hold the `k` first ones: `found[row, g, r]` is the key and
 /// `place[row, g, r]` the column of element `r`, in order, of the group whose largest element is
 /// the one of rank `g`, where `g + r < k`. Past a group's elements the key is 0. Other cells are
-/// not written. The row is read while the launch before ends, which must not be what writes it.
+/// not written.
 #[kernel(
     grid = [groups, rows],
     workgroup = 256,
@@ -74,11 +76,11 @@ pub fn top_of_groups<T: Float>(
     found: &mut Tensor<u32, { (rows, k, k) }>,
     place: &mut Tensor<u32, { (rows, k, k) }>,
 ) {
+    launch_barrier();
     let (group, row) = (group_id(0), group_id(1));
     // The group's elements are on their way while its rank is counted.
     let column = group * GROUP + local_index();
     let value = x[[row, column.min(cols - 1)]].to_f32();
-    launch_barrier();
     let own = order_of(keys[[row, group]], group);
     let mut before = 0u32;
     for start in (local_index()..groups).step_by(4 * GROUP as usize) {

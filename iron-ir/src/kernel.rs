@@ -160,7 +160,7 @@ pub struct TileData {
 pub struct FloatPermissions {
     /// `a * b + c` may become one fused multiply-add.
     pub contract: bool,
-    /// Transcendental functions may use the target's fast forms (bound in the crate doc).
+    /// Transcendental functions, `min` and `max` may use the target's fast forms (the crate doc).
     pub approximate: bool,
 }
 

@@ -196,12 +196,4 @@ impl Kernel {
             .find(|(_, n)| &***n == name)
             .map(|(d, _)| d)
     }
-
-    /// The parameter of that name.
-    pub fn param_named(&self, name: &str) -> Option<Param> {
-        self.params
-            .iter()
-            .find(|(_, p)| &*p.name == name)
-            .map(|(p, _)| p)
-    }
 }

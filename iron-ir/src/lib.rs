@@ -31,7 +31,8 @@
 //! every argument, on every target; `f16` and `bf16` results are those of `f32` rounded once
 //! more, within 1 unit of theirs. Where a target computes a function itself and less exactly, it has
 //! a bound of its own; `sqrt`, rounded once elsewhere, is within 1 on Vulkan. A contract's
-//! `approximate` gives the target's fast forms, which have no common bound.
+//! `approximate` gives the target's fast forms, which have no common bound, and lets `min` and `max`
+//! of numbers take subnormals and zeros as equal.
 //!
 //! | function | bound in ULP | on CUDA | on Vulkan |
 //! |---|---|---|---|

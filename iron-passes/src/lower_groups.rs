@@ -10,8 +10,9 @@
 //! A scan is Sklansky's: at distance `d = 1, 2, 4, …` every element whose index has bit `d` set
 //! takes the last element of the block of `d` before its own on its left.
 //!
-//! Scratch memory is one array for each scalar type, shared by all collectives of the kernel. A
-//! barrier stands before a collective only where an earlier one may still be read.
+//! Scratch memory is two arrays for each scalar type, which the collectives of the kernel take in
+//! turn: the barrier inside one orders the reads of the one before. A barrier stands before a
+//! collective only where both may still be read.
 
 use std::collections::HashMap;
 
@@ -43,7 +44,8 @@ pub fn lower_groups(kernel: &mut Kernel, legal: &Legal) -> Result<(), PassError>
         legal,
         threads,
         scratch: HashMap::new(),
-        in_use: false,
+        in_use: [false; 2],
+        own: 0,
     };
     let body = lowering.block(body);
     kernel.body = body;
@@ -79,9 +81,12 @@ struct Lowering<'a> {
     b: Builder<'a>,
     legal: &'a Legal,
     threads: u32,
-    scratch: HashMap<Scalar, Array>,
-    /// Some thread may still read scratch memory of an earlier collective.
-    in_use: bool,
+    /// By type, and which of the two.
+    scratch: HashMap<(Scalar, usize), Array>,
+    /// Some thread may still read the first, or the second, arrays of an earlier collective.
+    in_use: [bool; 2],
+    /// Which arrays the collective at hand takes.
+    own: usize,
 }
 
 impl Lowering<'_> {
@@ -130,7 +135,7 @@ impl Lowering<'_> {
     /// A statement that is no collective to lower, with its blocks.
     fn keep(&mut self, mut stmt: Stmt, span: iron_ir::Span) {
         if let Stmt::Barrier(BarrierScope::Workgroup | BarrierScope::Grid, _) = stmt {
-            self.in_use = false;
+            self.in_use = [false; 2];
         }
         let before = self.in_use;
         let repeats = matches!(stmt, Stmt::For { .. } | Stmt::Loop { .. });
@@ -138,10 +143,10 @@ impl Lowering<'_> {
         for nested in stmt.blocks_mut() {
             let mut again = false;
             nested.walk(&mut |s, _| again |= is_lowered(self.b.kernel, self.legal, s));
-            self.in_use = before || (repeats && again);
+            self.in_use = before.map(|used| used || (repeats && again));
             let taken = std::mem::take(nested);
             *nested = self.block(taken);
-            after |= self.in_use;
+            after = [0, 1].map(|i| after[i] || self.in_use[i]);
         }
         self.in_use = after;
         self.b.span = span;
@@ -172,8 +177,7 @@ impl Lowering<'_> {
             let subgroup = b.with_int(BinaryOp::Shr, thread, i128::from(width.trailing_zeros()));
             b.store(Place::Array(scratch), vec![subgroup], partial);
         });
-        self.b.workgroup_barrier();
-        self.in_use = true;
+        self.join();
         if count > 4 && count <= width {
             // Every block of lanes loads all partial results, so that every lane gets the tree.
             let block = count.next_power_of_two();
@@ -210,8 +214,7 @@ impl Lowering<'_> {
         let scratch = self.begin(ty.scalar, needed);
         let place = Place::Array(scratch);
         self.b.store(place, vec![thread], value);
-        self.b.workgroup_barrier();
-        self.in_use = true;
+        self.join();
         let (mut first, mut count) = (0, self.threads);
         while count > STAGE {
             let next = count.div_ceil(STAGE);
@@ -266,8 +269,7 @@ impl Lowering<'_> {
         let scratch = self.begin(ty.scalar, self.threads);
         let place = Place::Array(scratch);
         self.b.store(place, vec![thread], value);
-        self.b.workgroup_barrier();
-        self.in_use = true;
+        self.join();
         while distance < self.threads {
             // A level reads only elements whose index lacks the bit and writes only those that
             // have it, so one barrier a level is enough.
@@ -303,8 +305,7 @@ impl Lowering<'_> {
         let mine = self.b.compare(CompareOp::Eq, thread, source);
         self.b
             .if_then(mine, |b| b.store(Place::Array(scratch), vec![zero], value));
-        self.b.workgroup_barrier();
-        self.in_use = true;
+        self.join();
         self.b.load(Place::Array(scratch), vec![zero], ty)
     }
 
@@ -352,18 +353,34 @@ impl Lowering<'_> {
         shuffle(&mut self.b, SubgroupOp::Broadcast, value, first)
     }
 
+    /// The barrier after the first write to scratch memory, which is then read: every thread has
+    /// read what an earlier collective left in the other arrays.
+    fn join(&mut self) {
+        self.b.workgroup_barrier();
+        self.in_use = [self.own == 0, self.own == 1];
+    }
+
     /// The scratch array of a type with at least `len` elements, safe to write.
     fn begin(&mut self, scalar: Scalar, len: u32) -> Array {
-        if self.in_use {
-            self.b.workgroup_barrier();
-            self.in_use = false;
-        }
+        self.own = match self.in_use {
+            [false, _] => 0,
+            [true, false] => 1,
+            [true, true] => {
+                self.b.workgroup_barrier();
+                self.in_use = [false; 2];
+                0
+            }
+        };
+        let own = self.own;
         let b = &mut self.b;
-        let array = *self.scratch.entry(scalar).or_insert_with(|| {
-            let name = match scalar {
+        let array = *self.scratch.entry((scalar, own)).or_insert_with(|| {
+            let mut name = match scalar {
                 Scalar::F32 => "scratch".to_string(),
                 other => format!("scratch_{other}"),
             };
+            if own == 1 {
+                name += "_other";
+            }
             b.array(&name, scalar, len, Space::Shared)
         });
         let data = &mut b.kernel.arrays[array];

@@ -351,12 +351,17 @@ fn tiles_and_collectives_synchronise_as_little_as_needed() {
     assert_eq!(barriers(&turns, "lower_tiles"), 2);
     let author = format!("tile_fill !acc = 0.0f32\n{product}barrier workgroup shared\n{product}");
     assert_eq!(barriers(&author, "lower_tiles"), 3);
-    // 64 threads in stages of 8: one barrier after the elements, one after their partial sums,
-    // and one before the second collective overwrites them.
+    // 64 threads in stages of 8: one barrier after the elements, one after their partial sums. The
+    // next collective writes to other arrays, the one after that to the first ones again, which
+    // the barriers of the second order; in a loop, one stands before the first.
     let one = "%v: f32 = convert local_index\n%s: f32 = group reduce.sum %v\nstore @a[local_index] = %s\n";
     assert_eq!(barriers(one, "lower_groups"), 2);
     let two = format!("{one}%t: f32 = group reduce.max %v\nstore @a[local_index] = %t\n");
-    assert_eq!(barriers(&two, "lower_groups"), 5);
+    assert_eq!(barriers(&two, "lower_groups"), 4);
+    let three = format!("{two}%w: f32 = group reduce.min %v\nstore @a[local_index] = %w\n");
+    assert_eq!(barriers(&three, "lower_groups"), 6);
+    let turns = format!("for %i: u32 in 0u32 .. #n {{\n{two}}}\n");
+    assert_eq!(barriers(&turns, "lower_groups"), 5);
     let author = format!(
         "{one}barrier workgroup shared\n%t: f32 = group reduce.max %v\nstore @a[local_index] = %t\n"
     );

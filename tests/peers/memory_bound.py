@@ -214,13 +214,13 @@ def main():
         {"compile": peer(lambda x, h, w: fused(x, h, w)[1])} | ours("add_rms_norm_bf16", add_norms), 8 * n * n)
 
     def softs(text, x):
-        y, grid = like(x), min(n, 264)
-        return [(text, (grid,), {"x": x, "y": y}, dict(rows=n, cols=2 * n))], lambda: y
+        y = like(x)
+        return [(text, (n,), {"x": x, "y": y}, dict(rows=n, cols=2 * n))], lambda: y
 
     soft = lambda x: torch.softmax(x, -1)
     row("softmax 4096x8192", lambda: (randn(n, 2 * n),), soft,
         {"eager": peer(soft), "compile": peer(compiled(soft)), "triton": peer(triton_softmax)}
-        | ours("softmax_eights_bf16", softs), 8 * n * n)
+        | ours("softmax_eights_bf16_EIGHTS_2", softs), 8 * n * n)
 
     def sums(text, x):
         count, chunks, y = x.numel(), ceil(x.numel(), 16384), like(x, shape=(1,))
@@ -234,7 +234,7 @@ def main():
 
     def gates(text, a, b):
         y = like(a)
-        return [(text, (ceil(a.numel(), 2048),), {"gate": a, "up": b, "y": y}, dict(n=a.numel()))], lambda: y
+        return [(text, (ceil(a.numel(), 8 * text.threads),), {"gate": a, "up": b, "y": y}, dict(n=a.numel()))], lambda: y
 
     silu = lambda a, b: F.silu(a) * b
     row("silu_mul 4096x12288", lambda: (randn(n, 3 * n), randn(n, 3 * n)), silu,
@@ -256,7 +256,7 @@ def main():
 
     def scales(text, x):
         y = like(x)
-        return [(text, (ceil(x.numel(), 2048),), {"x": x, "y": y}, dict(n=x.numel(), factor=1.5))], lambda: y
+        return [(text, (ceil(x.numel(), 4 * text.threads),), {"x": x, "y": y}, dict(n=x.numel(), factor=1.5))], lambda: y
 
     triple = lambda x: x * 1.5
     row("scale 64 Mi f32", lambda: (randn(64 << 20, dtype=torch.float32),), triple,

@@ -2,7 +2,7 @@
 
 The texts come from the runner, one a kernel instance, in one folder:
 
-    __iron_runner explain softmax_eights --instance bf16 --target cuda --profile sm_90a > texts/softmax.cu
+    __iron_runner explain softmax_eights --instance bf16-EIGHTS=2 --target cuda --profile sm_90a > texts/softmax.cu
 """
 
 import ctypes

@@ -30,6 +30,7 @@ use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use iron_runtime::Device;
 
+use self::loading::LoadingBar;
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::engine::{CacheType, DeviceModel, EngineOptions, ProductInputs, Route};
 use crate::generate::{Answer, GenerateError, Stats};
@@ -302,6 +303,7 @@ fn load(checkpoint: &Checkpoint, run: &RunArguments) -> Result<DeviceModel, Mode
         cache: run.kv_cache_dtype.kind(),
         ..engine_options(checkpoint, run.backend, run.dtype)
     };
+    let _bar = LoadingBar::of(checkpoint);
     DeviceModel::load(device, checkpoint, options)
 }
 

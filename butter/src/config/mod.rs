@@ -391,22 +391,6 @@ impl ModelConfig {
         self.attention_layers().filter_map(|a| a.window).max()
     }
 
-    /// Bytes of keys and values that one position takes over all layers that keep every
-    /// position.
-    pub fn kv_bytes_per_position(&self, element_bytes: usize) -> usize {
-        let full = self
-            .attention_layers()
-            .filter(|a| a.window.is_none() && a.shares_cache_of.is_none());
-        let latent = self.layers.iter().filter_map(|layer| match &layer.mixer {
-            Mixer::Latent(latent) => Some(latent.latent_size + latent.rotary_dim),
-            _ => None,
-        });
-        full.map(|a| 2 * a.kv_size())
-            .chain(latent)
-            .map(|elements| elements * element_bytes)
-            .sum()
-    }
-
     /// Checks what each value alone and the values together must satisfy.
     pub(crate) fn validate(self) -> Result<Self, ConfigFault> {
         check_sizes(&[

@@ -296,7 +296,7 @@ impl DeviceModel {
         planner.tuned = Tuned::of(&*self.device);
         planner.is_tiled = key.is_prompt() && has_tiles(&*self.device, self.options.dtype);
         planner.attends_by_large_tiles =
-            planner.is_tiled && has_large_tiles(&*self.device, self.options.dtype);
+            key.is_prompt() && has_large_tiles(&*self.device, self.options.dtype);
         planner.row_numbers = self.row_numbers.clone().filter(|_| planner.is_tiled);
         planner.is_shared = !key.is_prompt() && self.route.shares_weights(self.options.dtype);
         let context = self.context_of(key)?;

@@ -82,7 +82,7 @@ pub struct SchedulerMetrics {
     pub between_tokens: Histogram,
     /// Steps of rows that decode, on the device.
     pub decode_step: Histogram,
-    /// Steps of a prompt's chunk, on the device.
+    /// Steps of prompts' chunks, of one or several requests, on the device.
     pub prefill_step: Histogram,
     /// Whole turns: what their steps do not explain is the scheduler's own time.
     pub turn: Histogram,

@@ -63,15 +63,17 @@ impl LoadProgress {
 
     fn message(&self) -> String {
         let (read, total) = self.bytes();
-        let mebibytes = |bytes: u64| bytes >> 20;
-        match self.has_weights() {
-            true => "the model is loading: its weights are there, its kernels are tried".to_owned(),
-            false => format!(
-                "the model is loading: {} of {} MiB of weights were read",
+        let mebibytes = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let how_far = match (self.has_weights(), total) {
+            (true, _) => "its weights are there, its kernels are tried".to_owned(),
+            (false, 0) => "its weights are made".to_owned(),
+            (false, _) => format!(
+                "{:.1} of {:.1} MiB of weights were read",
                 mebibytes(read),
                 mebibytes(total)
             ),
-        }
+        };
+        format!("the model is loading: {how_far}")
     }
 }
 

@@ -85,12 +85,40 @@ impl<'e, 'k> Formula<'e, 'k> {
         self.icompare(Spv::IEqual, bits, zero)
     }
 
-    pub fn round(&mut self, a: Word) -> Word {
-        self.emitter.b.glsl(Glsl::RoundEven, self.float, &[a])
+    /// `a * b + c` in one rounding where the driver's `fma` does that, else in two.
+    pub fn mul_add(&mut self, a: Word, b: Word, c: Word) -> Word {
+        if self.emitter.options.fused_multiply_add {
+            return self.emitter.b.glsl(Glsl::Fma, self.float, &[a, b, c]);
+        }
+        let product = self.mul(a, b);
+        self.add(product, c)
+    }
+
+    /// The integer nearest to `a * b`, even where two are, as a float and in the low 22 bits of a
+    /// word; for products below 2^21. A sum with 1.5 · 2^23 rounds it, which takes no conversion:
+    /// those run at a fraction of the rate of sums.
+    pub fn nearest(&mut self, a: Word, b: Word) -> (Word, Word) {
+        let magic = self.c(12_582_912.0);
+        let sum = self.mul_add(a, b, magic);
+        let nearest = self.sub(sum, magic);
+        (nearest, self.bits_of(sum))
     }
 
     pub fn trunc(&mut self, a: Word) -> Word {
         self.emitter.b.glsl(Glsl::Trunc, self.float, &[a])
+    }
+
+    /// Horner's rule with [`mul_add`](Formula::mul_add), highest coefficient first.
+    pub fn fused_polynomial(&mut self, x: Word, coefficients: &[f32]) -> Word {
+        let mut sum = None;
+        for &coefficient in coefficients {
+            let coefficient = self.c(coefficient);
+            sum = Some(match sum {
+                None => coefficient,
+                Some(sum) => self.mul_add(sum, x, coefficient),
+            });
+        }
+        sum.unwrap_or(x)
     }
 
     /// Horner's rule, highest coefficient first.
@@ -171,11 +199,6 @@ impl<'e, 'k> Formula<'e, 'k> {
 
     pub fn float_of(&mut self, bits: Word) -> Word {
         self.emitter.b.op(Spv::Bitcast, self.float, &[bits])
-    }
-
-    /// A float that is an integer, as one.
-    pub fn int_of(&mut self, a: Word) -> Word {
-        self.emitter.b.op(Spv::ConvertFToS, self.word, &[a])
     }
 
     pub fn float_from_int(&mut self, a: Word) -> Word {

@@ -185,18 +185,16 @@ const TWO_OVER_PI: [u32; 8] = [
 ];
 
 impl Formula<'_, '_> {
-    /// `2^n · p` for an integer `n` in -250..=250 given as a float, in two steps so that a
-    /// subnormal result is rounded once.
+    /// `2^n · p` for an integer `n` in -250..=250, the word of [`nearest`](Formula::nearest), in two
+    /// steps so that a subnormal result is rounded once.
     fn scale(&mut self, p: Word, n: Word) -> Word {
-        let n = self.int_of(n);
-        let one = self.int(1);
-        let half = self.i(Spv::ShiftRightArithmetic, n, one);
+        let (one, shift, bias) = (self.int(1), self.int(23), self.int(127 << 23));
+        let half = self.i(Spv::ShiftRightLogical, n, one);
         let rest = self.i(Spv::ISub, n, half);
+        // Of either word the bits above the exponent's eight are shifted out.
         let [a, b] = [half, rest].map(|k| {
-            let bias = self.int(127);
-            let shift = self.int(23);
-            let biased = self.i(Spv::IAdd, k, bias);
-            let bits = self.i(Spv::ShiftLeftLogical, biased, shift);
+            let exponent = self.i(Spv::ShiftLeftLogical, k, shift);
+            let bits = self.i(Spv::IAdd, exponent, bias);
             self.float_of(bits)
         });
         let once = self.mul(p, a);
@@ -216,14 +214,11 @@ impl Formula<'_, '_> {
     pub(super) fn exp(&mut self, x: Word) -> Word {
         let x = self.clamp(x, -105.0, 89.5);
         let log2_e = self.c(std::f32::consts::LOG2_E);
-        let scaled = self.mul(x, log2_e);
-        let n = self.round(scaled);
-        let (high, low) = (self.c(0.693_359_4), self.c(-2.121_944_4e-4));
-        let part = self.mul(n, high);
-        let r = self.sub(x, part);
-        let part = self.mul(n, low);
-        let r = self.sub(r, part);
-        let q = self.polynomial(
+        let (n, word) = self.nearest(x, log2_e);
+        let (high, low) = (self.c(-0.693_359_4), self.c(2.121_944_4e-4));
+        let r = self.mul_add(n, high, x);
+        let r = self.mul_add(n, low, r);
+        let q = self.fused_polynomial(
             r,
             &[
                 1.987_569_1e-4,
@@ -235,25 +230,25 @@ impl Formula<'_, '_> {
             ],
         );
         let square = self.mul(r, r);
-        let q = self.mul(q, square);
-        let q = self.add(q, r);
+        let q = self.mul_add(q, square, r);
         let one = self.c(1.0);
         let p = self.add(q, one);
-        self.scale(p, n)
+        self.scale(p, word)
     }
 
     /// 2^x.
     pub(super) fn exp2(&mut self, x: Word) -> Word {
         let x = self.clamp(x, -151.0, 129.0);
-        let n = self.round(x);
+        let one = self.c(1.0);
+        let (n, word) = self.nearest(x, one);
         let r = self.sub(x, n);
         let p = self.exp2_fraction(r);
-        self.scale(p, n)
+        self.scale(p, word)
     }
 
     /// 2^r for |r| ≤ 1/2 and a little more.
     fn exp2_fraction(&mut self, r: Word) -> Word {
-        let q = self.polynomial(
+        let q = self.fused_polynomial(
             r,
             &[
                 1.535_336_2e-4,
@@ -264,9 +259,8 @@ impl Formula<'_, '_> {
                 6.931_472e-1,
             ],
         );
-        let q = self.mul(q, r);
         let one = self.c(1.0);
-        self.add(q, one)
+        self.mul_add(q, r, one)
     }
 
     /// x = 2^k · (1 + f) with 1 + f in √½..√2, and what both logarithms need of f:
@@ -572,11 +566,11 @@ impl Formula<'_, '_> {
         let bounded = self.clamp(product, -250.0, 250.0);
         let is_bounded = self.equal(bounded, product);
         let error = self.select(is_bounded, error, zero);
-        let n = self.round(bounded);
+        let (n, word) = self.nearest(bounded, one);
         let r = self.sub(bounded, n);
         let r = self.add(r, error);
         let p = self.exp2_fraction(r);
-        let mut result = self.scale(p, n);
+        let mut result = self.scale(p, word);
 
         let y_positive = self.less(zero, y);
         // Of 0 and of infinity.

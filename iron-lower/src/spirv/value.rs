@@ -167,7 +167,7 @@ impl Emitter<'_> {
                 let negative = self.b.op(Spv::SLessThan, bools, &[id, zero]);
                 Ok(self.b.op(Spv::Select, part, &[negative, negated, id]))
             }
-            (UnaryOp::IsNan, Class::Float) => Ok(self.magnitude_test(id, from, Spv::UGreaterThan)),
+            (UnaryOp::IsNan, Class::Float) => Ok(self.is_nan(id, from)),
             (UnaryOp::IsFinite, Class::Float) => Ok(self.magnitude_test(id, from, Spv::ULessThan)),
             (
                 UnaryOp::CountOnes
@@ -322,35 +322,46 @@ impl Emitter<'_> {
         }
     }
 
-    /// Minimum and maximum with the specification's zeros and NaN, from comparisons.
+    /// Minimum and maximum with the specification's zeros and NaN, from comparisons; with the
+    /// contract's `approximate` those of numbers are the driver's, which may take subnormals and
+    /// zeros as equal.
     ///
-    /// The order of the floats is the order of their bits as signed integers once the negative
-    /// ones are mirrored, which puts -0 below +0.
+    /// Floats are in the order of their bits as signed integers, two negative ones in its reverse,
+    /// which puts -0 below +0.
     fn float_extreme(&mut self, op: BinaryOp, a: Word, b: Word, ty: Type) -> Word {
         let part = self.part_type(ty);
+        let minimum = matches!(op, BinaryOp::Min | BinaryOp::MinNan);
+        let numbers = matches!(op, BinaryOp::Min | BinaryOp::Max);
+        if numbers && self.kernel.contract.permissions.approximate {
+            let glsl = if minimum { Glsl::NMin } else { Glsl::NMax };
+            return self.b.glsl(glsl, part, &[a, b]);
+        }
         let bools = self.bool_type(ty);
         let int = ty.with_scalar(ty.scalar.unsigned_of_width());
         let int_type = self.part_type(int);
-        let low = self.int_lanes(int, (1u64 << (ty.scalar.bits() - 1)) - 1);
-        let sign = self.int_lanes(int, u64::from(ty.scalar.bits() - 1));
-        let [x, y] = [a, b].map(|id| {
-            let bits = self.b.op(Spv::Bitcast, int_type, &[id]);
-            let fill = self
-                .b
-                .op(Spv::ShiftRightArithmetic, int_type, &[bits, sign]);
-            let mirror = self.b.op(Spv::BitwiseAnd, int_type, &[fill, low]);
-            self.b.op(Spv::BitwiseXor, int_type, &[bits, mirror])
-        });
-        let less = self.b.op(Spv::SLessThan, bools, &[x, y]);
-        let minimum = matches!(op, BinaryOp::Min | BinaryOp::MinNan);
+        let [x, y] = [a, b].map(|id| self.b.op(Spv::Bitcast, int_type, &[id]));
+        let zero = self.int_lanes(int, 0);
+        let below = self.b.op(Spv::SLessThan, bools, &[x, y]);
+        let signs = self.b.op(Spv::BitwiseAnd, int_type, &[x, y]);
+        let negative = self.b.op(Spv::SLessThan, bools, &[signs, zero]);
+        // As a selection: naga has no logical operators of vectors.
+        let above = self.b.op(Spv::LogicalNot, bools, &[below]);
+        let less = self.b.op(Spv::Select, bools, &[negative, above, below]);
         let (first, second) = if minimum { (a, b) } else { (b, a) };
         let ordered = self.b.op(Spv::Select, part, &[less, first, second]);
-        let a_is_nan = self.magnitude_test(a, ty, Spv::UGreaterThan);
-        let b_is_nan = self.magnitude_test(b, ty, Spv::UGreaterThan);
-        let numbers = matches!(op, BinaryOp::Min | BinaryOp::Max);
+        let [a_is_nan, b_is_nan] = [a, b].map(|id| self.is_nan(id, ty));
         let (if_a, if_b) = if numbers { (b, a) } else { (a, b) };
         let with_b = self.b.op(Spv::Select, part, &[b_is_nan, if_b, ordered]);
         self.b.op(Spv::Select, part, &[a_is_nan, if_a, with_b])
+    }
+
+    /// Whether lanes are NaN, by the driver's test where it promises to keep NaN.
+    fn is_nan(&mut self, id: Word, ty: Type) -> Word {
+        if !is_ieee(ty.scalar) || self.options.signed_zero_inf_nan & ty.scalar.bits() == 0 {
+            return self.magnitude_test(id, ty, Spv::UGreaterThan);
+        }
+        let bools = self.bool_type(ty);
+        self.b.op(Spv::IsNan, bools, &[id])
     }
 
     fn compare(

@@ -152,17 +152,17 @@ pub(super) fn decode_bf16(b: &mut Builder<'_>, bits: Value) -> Value {
     b.bitcast(up, Scalar::F32)
 }
 
-/// `bf16` bits in `u32` lanes of an `f32`, rounded to nearest even; NaN stays NaN.
+/// `bf16` bits in `u32` lanes of an `f32`, rounded to nearest even; NaN becomes the quiet one.
 pub(super) fn encode_bf16(b: &mut Builder<'_>, value: Value) -> Value {
     let bits = b.bitcast(value, Scalar::U32);
     let upper = b.with_int(BinaryOp::Shr, bits, 16);
     let odd = b.with_int(BinaryOp::And, upper, 1);
     let rounded = b.with_int(BinaryOp::Add, bits, 0x7fff);
     let rounded = b.add(rounded, odd);
-    let rounded = b.with_int(BinaryOp::Shr, rounded, 16);
-    let quiet = b.with_int(BinaryOp::Or, upper, 0x40);
+    let quiet = b.int(b.ty(bits), 0x7fc0_0000);
     let nan = b.unary(UnaryOp::IsNan, value);
-    b.select(nan, quiet, rounded)
+    let chosen = b.select(nan, quiet, rounded);
+    b.with_int(BinaryOp::Shr, chosen, 16)
 }
 
 /// `f32` of an `E8M0` code in `u32` lanes: `2^(code - 127)`, NaN for 255.

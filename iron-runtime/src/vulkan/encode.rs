@@ -1,10 +1,12 @@
 //! Launches as commands: parameter blocks, error words, dispatches, barriers and timestamps.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ash::vk;
 use iron_ir::Handle;
+use iron_ir::kernel::{Access, ParamKind};
 use iron_ir::launch::{Argument, DeviceBuffer, TensorArg};
 use iron_lower::spirv::BlockPlace;
 
@@ -12,7 +14,7 @@ use super::memory::{Allocation, Use};
 use super::pipeline::VulkanPipeline;
 use super::queue::{Commands, DescriptorPool, ErrorWord, ErrorWords, Keep};
 use super::{BACKEND, Shared, failed};
-use crate::device::{DeviceError, RecordedLaunch};
+use crate::device::{DeviceError, Pipeline, RecordedLaunch};
 
 /// Alignment of blocks and error words that are bound to a slot.
 const SLOT_BYTES: u64 = 256;
@@ -26,7 +28,36 @@ struct Plan<'l> {
     turns_at: Option<u64>,
 }
 
-/// Encodes launches in order, each after the writes of those before.
+/// The addresses of the allocations that launches since the last barrier read and wrote.
+#[derive(Default)]
+struct Pending {
+    reads: Vec<Range<u64>>,
+    writes: Vec<Range<u64>>,
+}
+
+impl Pending {
+    /// Joins what a launch reads and writes. Whether it must come after launches that are pending;
+    /// then it is the only one.
+    fn add(&mut self, own: Pending) -> bool {
+        let meets = |a: &[Range<u64>], b: &[Range<u64>]| {
+            a.iter()
+                .any(|a| b.iter().any(|b| a.start < b.end && b.start < a.end))
+        };
+        let must_wait = meets(&own.reads, &self.writes)
+            || meets(&own.writes, &self.writes)
+            || meets(&own.writes, &self.reads);
+        if must_wait {
+            *self = own;
+        } else {
+            self.reads.extend(own.reads);
+            self.writes.extend(own.writes);
+        }
+        must_wait
+    }
+}
+
+/// Encodes launches in order, each after those before that it has memory in common with, unless
+/// both only read it. Launches that are timed run one by one.
 pub(super) fn launches(
     shared: &Shared,
     commands: &Commands,
@@ -96,6 +127,7 @@ pub(super) fn launches(
     let sets = descriptor_pool(shared, plan.iter().map(|p| p.pipeline))?;
     let device = &shared.context.device;
     let mut bound = vk::Pipeline::null();
+    let mut pending = Pending::default();
     for Plan {
         index,
         pipeline,
@@ -108,6 +140,7 @@ pub(super) fn launches(
         let mut block = launch.checked.block.clone();
         block.resize(pipeline.block_bytes as usize, 0);
         let by_address = pipeline.sets.is_none();
+        let mut own = Pending::default();
         for &(offset, argument) in &pipeline.addresses {
             let Some(Argument::Tensor(view)) = launch.arguments.get(argument) else {
                 continue;
@@ -121,6 +154,17 @@ pub(super) fn launches(
             };
             block[offset..offset + 8].copy_from_slice(&value.to_le_bytes());
             keep.buffers.push(view.buffer.clone());
+            let start = buffer.allocation.address;
+            let range = start..start + buffer.allocation.bytes.max(1);
+            if only_reads(pipeline, argument) {
+                own.reads.push(range);
+            } else {
+                own.writes.push(range);
+            }
+        }
+        let must_wait = pending.add(own) || timer.is_some();
+        if must_wait {
+            commands.barrier_of_launches();
         }
         crate::alignment::write(
             &mut block,
@@ -188,7 +232,6 @@ pub(super) fn launches(
                 device.cmd_write_timestamp(commands.buffer, stage, timer, 2 * index as u32 + 1);
             }
         }
-        commands.barrier();
     }
     keep.descriptors.extend(sets);
     Ok(keep)
@@ -257,6 +300,14 @@ pub(super) fn time(
     times
 }
 
+/// Whether a kernel reads the tensor of an argument and never writes it.
+fn only_reads(pipeline: &VulkanPipeline, argument: usize) -> bool {
+    let params = &pipeline.kernel().params;
+    params.values().nth(argument).is_some_and(
+        |param| matches!(&param.kind, ParamKind::Tensor(tensor) if tensor.access == Access::Read),
+    )
+}
+
 fn own_pipeline<'l>(
     shared: &Shared,
     launch: &'l RecordedLaunch,
@@ -276,7 +327,6 @@ fn own_pipeline<'l>(
 }
 
 fn name_of(pipeline: &VulkanPipeline) -> String {
-    use crate::device::Pipeline;
     pipeline.kernel().full_name()
 }
 
@@ -402,4 +452,48 @@ fn descriptor_set(
     // SAFETY: the set is fresh and every buffer lives as long as the submission.
     unsafe { device.update_descriptor_sets(&writes, &[]) };
     Ok(set)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A launch by where what it reads and writes begins and ends.
+    fn launch(reads: &[(u64, u64)], writes: &[(u64, u64)]) -> Pending {
+        let ranges = |all: &[(u64, u64)]| all.iter().map(|r| r.0..r.1).collect();
+        Pending {
+            reads: ranges(reads),
+            writes: ranges(writes),
+        }
+    }
+
+    #[test]
+    fn a_launch_waits_for_what_it_has_in_common_and_is_not_only_read() {
+        let first = || launch(&[(0, 16)], &[(16, 32)]);
+        for (own, waits) in [
+            (launch(&[(0, 16)], &[(32, 48)]), false),
+            (launch(&[], &[(32, 48)]), false),
+            (launch(&[(31, 40)], &[]), true),
+            (launch(&[], &[(31, 40)]), true),
+            (launch(&[], &[(15, 16)]), true),
+        ] {
+            let mut pending = Pending::default();
+            assert!(!pending.add(first()), "the first waits for nothing");
+            let (reads, writes) = (own.reads.clone(), own.writes.clone());
+            assert_eq!(pending.add(own), waits, "{reads:?} {writes:?}");
+        }
+    }
+
+    #[test]
+    fn a_barrier_forgets_what_came_before_it_and_keeps_who_waited() {
+        let mut pending = Pending::default();
+        assert!(!pending.add(launch(&[], &[(0, 16)])));
+        assert!(pending.add(launch(&[(0, 16)], &[(16, 32)])));
+        assert!(!pending.add(launch(&[(0, 16)], &[])));
+        assert!(pending.add(launch(&[], &[(0, 16)])), "two readers are left");
+        assert!(
+            !pending.add(launch(&[(16, 32)], &[])),
+            "its writer came before the barrier"
+        );
+    }
 }

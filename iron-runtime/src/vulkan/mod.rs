@@ -7,8 +7,9 @@
 //! | `IRON_VULKAN_VALIDATION` | `1` runs under the validation layer; see [`VulkanDevice::validation_messages`] |
 //! | `IRON_CACHE_DIR` | folder of the driver's pipeline cache |
 //!
-//! Work is queued in order on one queue, with a memory barrier after every launch. A timeline
-//! semaphore counts submissions; what a submission uses is held until its value is reached, so
+//! Work is queued in order on one queue, with a memory barrier before every submission, and before
+//! every launch that writes what a launch since the last barrier reads or writes, or reads what one
+//! writes. A timeline semaphore counts submissions; what a submission uses is held until its value is reached, so
 //! buffers and pipelines may be dropped at any time. Uploads and downloads wait for the last
 //! submission that uses the buffer, where memory is shared with the host, and are copies in the
 //! queue otherwise.

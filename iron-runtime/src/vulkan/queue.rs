@@ -359,16 +359,29 @@ impl Commands {
 
     /// What follows sees every write of what came before.
     pub fn barrier(&self) {
+        use vk::AccessFlags as Access;
         let stages = vk::PipelineStageFlags::COMPUTE_SHADER | vk::PipelineStageFlags::TRANSFER;
+        let reads = Access::SHADER_READ | Access::UNIFORM_READ | Access::TRANSFER_READ;
+        self.memory_barrier(stages, Access::SHADER_WRITE | Access::TRANSFER_WRITE, reads);
+    }
+
+    /// Launches that follow see every write of launches that came before.
+    pub fn barrier_of_launches(&self) {
+        use vk::AccessFlags as Access;
+        let stage = vk::PipelineStageFlags::COMPUTE_SHADER;
+        self.memory_barrier(stage, Access::SHADER_WRITE, Access::SHADER_READ);
+    }
+
+    /// Orders the writes of stages before the writes and `reads` of the same stages after.
+    fn memory_barrier(
+        &self,
+        stages: vk::PipelineStageFlags,
+        writes: vk::AccessFlags,
+        reads: vk::AccessFlags,
+    ) {
         let barrier = [vk::MemoryBarrier::default()
-            .src_access_mask(vk::AccessFlags::SHADER_WRITE | vk::AccessFlags::TRANSFER_WRITE)
-            .dst_access_mask(
-                vk::AccessFlags::SHADER_READ
-                    | vk::AccessFlags::SHADER_WRITE
-                    | vk::AccessFlags::UNIFORM_READ
-                    | vk::AccessFlags::TRANSFER_READ
-                    | vk::AccessFlags::TRANSFER_WRITE,
-            )];
+            .src_access_mask(writes)
+            .dst_access_mask(reads | writes)];
         // SAFETY: the buffer is being recorded.
         unsafe {
             self.context.device.cmd_pipeline_barrier(
