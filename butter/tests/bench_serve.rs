@@ -123,6 +123,9 @@ fn random_weights_are_served_and_both_loops_measure_them() {
     let one = ["--clients", "1", "--requests", "3", "--seed", "7"];
     let (report, _) = served.load(&[&shared[..], &one[..]].concat());
     assert_eq!(report["reused_prompt_tokens"], 2 * 128);
+    // Another run finds nothing of this one.
+    let (report, _) = served.load(&[&shared[..], &one[..]].concat());
+    assert_eq!(report["reused_prompt_tokens"], 2 * 128);
     // A request that does not fit is a failure with the server's address and words.
     let line = error_line(&[
         "bench-serve",
@@ -181,6 +184,10 @@ fn settings_and_servers_that_are_not_there_are_errors_of_a_line() {
     let url = format!("http://127.0.0.1:{port}");
     let line = error_line(&["bench-serve", "--url", &url]);
     assert!(line.contains(&url) && line.contains("refused"), "{line}");
+    let both = butter(&["bench-serve", "--clients", "3", "--rate", "5"]);
+    let text = String::from_utf8_lossy(&both.stderr);
+    assert_eq!(both.status.code(), Some(2), "{text}");
+    assert!(text.contains("--clients: "), "{text}");
     let line = error_line(&["bench-serve", "--url", "https://x"]);
     assert!(line.contains("http://HOST:PORT"), "{line}");
 }

@@ -209,6 +209,22 @@ fn log_probabilities_stand_beside_their_tokens() {
         server.complete("xyz", json!({"logprobs": 2})).json()["choices"][0]["logprobs"].clone();
     assert_eq!(old["tokens"].as_array().map(Vec::len), Some(20));
     assert_eq!(old["text_offset"][3], 3);
+    // A character of several tokens begins once, whole and in a stream.
+    let emoji: Vec<u32> = "é😀x".bytes().map(u32::from).collect();
+    let mut biased = json!({"logprobs": 1, "max_tokens": 7, "guided_regex": "é😀x"});
+    let offsets = |reply: &Json| reply["choices"][0]["logprobs"]["text_offset"].clone();
+    let whole = server.complete("xyz", biased.clone());
+    assert_eq!((whole.text(0).as_str(), emoji.len()), ("é😀x", 7));
+    assert_eq!(offsets(&whole.json()), json!([0, 0, 1, 1, 1, 1, 2]));
+    biased["stream"] = true.into();
+    let events = server.complete("xyz", biased).events();
+    let streamed = events
+        .iter()
+        .filter_map(|event| offsets(event).as_array().cloned());
+    assert_eq!(
+        json!(streamed.flatten().collect::<Vec<_>>()),
+        json!([0, 0, 1, 1, 1, 1, 2])
+    );
     assert_eq!(
         old["top_logprobs"][0].as_object().map(serde_json::Map::len),
         Some(2)
@@ -230,6 +246,17 @@ fn a_seed_repeats_an_answer_and_a_bias_forces_a_token() {
     // The answers of one request are those of its seed and the next ones.
     let two = server.complete("xyz", json!({"temperature": 2.0, "seed": 7, "n": 2}));
     assert_eq!([two.text(0), two.text(1)], [draw(7), draw(8)]);
+    // Each prompt of a list gets what it gets alone; without a seed no two are alike.
+    let list = |more: Json| {
+        let reply = server.complete(json!(["abc", "xyz", "xyz"]), more);
+        [1, 2].map(|index| reply.text(index))
+    };
+    assert_eq!(
+        list(json!({"temperature": 2.0, "seed": 7})),
+        [draw(7), draw(7)]
+    );
+    let [a, b] = list(json!({"temperature": 2.0}));
+    assert_ne!(a, b);
 }
 
 #[test]

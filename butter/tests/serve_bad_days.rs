@@ -55,6 +55,21 @@ fn bodies_that_are_no_request_are_refused() {
             assert_eq!(reply.error().0, status, "{} bytes to {path}", body.len());
         }
     }
+    // What is too long by its head is not waited for, nor asked for.
+    for head in [
+        "content-length: 99999999999",
+        "content-length: 2000000\r\nexpect: 100-continue",
+    ] {
+        let mut socket = server.connect();
+        let head = format!(
+            "POST {CHAT} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n{head}\r\n\r\n"
+        );
+        let begun = Instant::now();
+        socket.write_all(head.as_bytes()).expect("written");
+        let reply = Reply::read(socket);
+        assert_eq!(reply.error().0, 413, "{}", reply.head);
+        assert!(begun.elapsed() < Duration::from_secs(10));
+    }
     let reply = server.raw(CHAT, "text/plain", b"{}");
     assert_eq!(reply.error().0, 415);
     assert_eq!(server.get("/nowhere").error().0, 404);

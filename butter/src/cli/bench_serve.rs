@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::hash::{BuildHasher, RandomState};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
@@ -24,14 +25,15 @@ pub(super) struct BenchServeArguments {
     /// The served model; the server's first by default.
     #[arg(long)]
     model: Option<String>,
-    /// Requests at once, each client asking again when it is answered (a closed loop).
-    #[arg(long, default_value_t = 16, value_parser = count::<1, SEQUENCES>)]
-    clients: usize,
+    /// Requests at once, each client asking again when it is answered (a closed loop); 16 where it
+    /// is not said.
+    #[arg(long, value_parser = count::<1, SEQUENCES>)]
+    clients: Option<usize>,
     /// Requests in all.
     #[arg(long, default_value_t = 64, value_parser = count::<1, REPETITIONS>)]
     requests: usize,
-    /// Arrivals a second at random times, however many are under way (an open loop, in which
-    /// `--clients` says nothing); 0: a closed loop.
+    /// Arrivals a second at random times, however many are under way (an open loop, which has no
+    /// `--clients`); 0: a closed loop.
     #[arg(long, default_value_t = 0.0, value_parser = rate, allow_negative_numbers = true)]
     rate: f64,
     /// Tokens of a prompt: one number, or the least and the most as `16-512`.
@@ -49,7 +51,8 @@ pub(super) struct BenchServeArguments {
     /// Seconds that a server may be silent.
     #[arg(long, default_value_t = 600, value_parser = count::<1, 86_400>)]
     timeout: usize,
-    /// Seed of lengths, prompts and arrivals.
+    /// Seed of lengths, prompts and arrivals. Prompts of an earlier run are computed again: each run
+    /// has a `cache_salt` of its own.
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Writes the numbers to a file as JSON, too.
@@ -58,6 +61,12 @@ pub(super) struct BenchServeArguments {
     /// Writes the report as Markdown to this file, not to standard output.
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
+}
+
+impl BenchServeArguments {
+    fn clients(&self) -> usize {
+        self.clients.unwrap_or(16)
+    }
 }
 
 /// What one request took. Times are seconds.
@@ -80,6 +89,15 @@ pub(super) fn run(arguments: &BenchServeArguments) -> Result<(), CommandError> {
         option: "bench-serve",
         problem,
     };
+    if arguments.rate > 0.0 && arguments.clients.is_some() {
+        return Err(CommandError::Usage {
+            option: "--clients",
+            problem:
+                "requests of `--rate` come at random times, whoever is under way: give one of \
+                      the two"
+                    .to_owned(),
+        });
+    }
     let server = Server::parse(&arguments.url, arguments.timeout as u64).map_err(wrong)?;
     let [json_file, markdown_file] = ReportFile::open_both(&arguments.json, &arguments.markdown)?;
     let described = server.describe().map_err(wrong)?;
@@ -89,6 +107,8 @@ pub(super) fn run(arguments: &BenchServeArguments) -> Result<(), CommandError> {
         server: &server,
         model: arguments.model.clone().unwrap_or(named),
         vocab: described["vocab_size"].as_u64().unwrap_or(1000).max(2),
+        // The standard library seeds this from the system's randomness.
+        salt: format!("bench-serve-{:016x}", RandomState::new().hash_one(0)),
         begun: Instant::now(),
         done: Mutex::default(),
         failed: Mutex::default(),
@@ -132,6 +152,8 @@ struct Load<'a> {
     server: &'a Server,
     model: String,
     vocab: u64,
+    /// What keeps this run's prompts apart from those of others.
+    salt: String,
     begun: Instant,
     done: Mutex<Vec<Measured>>,
     failed: Mutex<Vec<String>>,
@@ -141,7 +163,7 @@ impl Load<'_> {
     fn closed_loop(&self) {
         let next = AtomicUsize::new(0);
         std::thread::scope(|scope| {
-            for _ in 0..self.arguments.clients {
+            for _ in 0..self.arguments.clients() {
                 scope.spawn(|| {
                     loop {
                         let number = next.fetch_add(1, Relaxed);
@@ -223,6 +245,7 @@ impl Load<'_> {
             "max_tokens": between(arguments.answer_tokens, 3),
             "temperature": arguments.temperature,
             "seed": number,
+            "cache_salt": self.salt,
             "ignore_eos": true,
             "stream": true,
             "stream_options": {"include_usage": true},
@@ -252,12 +275,12 @@ fn report(
         *errors.entry(error).or_default() += 1;
     }
     let is_open = arguments.rate > 0.0;
-    let (steady_seconds, steady_rate) = steady(done, arguments.clients.min(arguments.requests));
+    let (steady_seconds, steady_rate) = steady(done, arguments.clients().min(arguments.requests));
     json!({
         "url": arguments.url,
         "model": model,
         "loop": if is_open { "open" } else { "closed" },
-        "clients": (!is_open).then_some(arguments.clients),
+        "clients": (!is_open).then(|| arguments.clients()),
         "rate": is_open.then_some(arguments.rate),
         "prompt_tokens": [arguments.prompt_tokens.0, arguments.prompt_tokens.1],
         "shared_percent": arguments.shared,

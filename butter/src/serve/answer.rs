@@ -15,6 +15,7 @@ use super::request::{ApiRequest, Endpoint, random};
 use super::stitch::{Piece, Stitcher};
 use crate::sampler::Sampler;
 use crate::scheduler::{Choice, Event, Failure, Job, Receipt};
+use crate::tokenizer::{StreamState, Tokenizer};
 
 /// The answers to one request on their way. Dropping it cancels what still runs.
 pub struct Answering {
@@ -39,9 +40,28 @@ struct Answer {
     logprobs: Vec<Json>,
     /// Ids of tokens that have not been sent, where they are asked for.
     ids: Vec<u32>,
-    /// Bytes of the text that log-probabilities were given for.
-    offset: usize,
+    /// Where the text of the next token with log-probabilities begins.
+    offsets: TextOffsets,
     started: bool,
+}
+
+/// Where the texts of an answer's tokens begin in it, in characters: of a token that holds a part of
+/// a character, where that character does.
+#[derive(Default)]
+struct TextOffsets {
+    stream: StreamState,
+    characters: usize,
+}
+
+impl TextOffsets {
+    /// That of the next token.
+    fn next(&mut self, tokenizer: Option<&Tokenizer>, token: u32) -> usize {
+        let at = self.characters;
+        if let Some(tokenizer) = tokenizer {
+            self.characters += self.stream.push(tokenizer, token).chars().count();
+        }
+        at
+    }
 }
 
 /// What came of one event.
@@ -68,7 +88,13 @@ impl Answering {
         for index in 0..count {
             let prompt = &request.prompts[index / request.n].ids;
             let mut sampling = request.sampling.clone();
-            sampling.seed = sampling.seed.wrapping_add(index as u64);
+            // A seed that is given gives each prompt what it gets alone.
+            let place = if request.is_seeded {
+                index % request.n
+            } else {
+                index
+            };
+            sampling.seed = sampling.seed.wrapping_add(place as u64);
             let sampler = Sampler::new(sampling, engine.vocab_size)?;
             let mask = match &request.grammar {
                 None => None,
@@ -101,7 +127,7 @@ impl Answering {
                 receipt: Receipt::default(),
                 logprobs: Vec::new(),
                 ids: Vec::new(),
-                offset: 0,
+                offsets: TextOffsets::default(),
                 started: false,
             });
         }
@@ -193,7 +219,7 @@ impl Answering {
             let listed = self
                 .request
                 .top_logprobs
-                .map(|_| self.logprobs_object(listed));
+                .map(|_| self.logprobs_object(listed, &mut TextOffsets::default()));
             let mut choice = json!({"index": index});
             match self.request.endpoint {
                 Endpoint::Text => {
@@ -487,7 +513,7 @@ impl Answering {
     }
 
     /// Entries as the endpoint has them.
-    fn logprobs_object(&self, entries: Vec<Json>) -> Json {
+    fn logprobs_object(&self, entries: Vec<Json>, offsets: &mut TextOffsets) -> Json {
         if self.request.endpoint == Endpoint::Chat {
             return json!({"content": entries, "refusal": null});
         }
@@ -508,14 +534,11 @@ impl Answering {
             });
             Json::Object(pairs.collect())
         });
-        let mut offset = 0;
-        let offsets = entries.iter().map(|entry| {
-            let at = offset;
-            offset += entry["token"]
-                .as_str()
-                .map_or(0, |token| token.chars().count());
-            at
-        });
+        let tokenizer = self.engine.tokenizer.as_deref();
+        let ids = entries
+            .iter()
+            .map(|entry| entry["id"].as_u64().unwrap_or(0) as u32);
+        let offsets = ids.map(|id| offsets.next(tokenizer, id));
         json!({
             "tokens": column("token"),
             "token_logprobs": column("logprob"),
@@ -538,16 +561,9 @@ impl Answering {
         }
         let mut listed = Json::Null;
         if self.request.top_logprobs.is_some() && !logprobs.is_empty() {
-            let answer = &mut self.answers[index];
-            let start = answer.offset;
-            let tokens = logprobs.iter().filter_map(|entry| entry["token"].as_str());
-            answer.offset += tokens.map(|token| token.chars().count()).sum::<usize>();
-            listed = self.logprobs_object(logprobs);
-            if let Some(offsets) = listed.get_mut("text_offset").and_then(Json::as_array_mut) {
-                for offset in offsets {
-                    *offset = (offset.as_u64().unwrap_or(0) as usize + start).into();
-                }
-            }
+            let mut offsets = std::mem::take(&mut self.answers[index].offsets);
+            listed = self.logprobs_object(logprobs, &mut offsets);
+            self.answers[index].offsets = offsets;
         }
         choice["logprobs"] = listed;
         choice["finish_reason"] = finish.into();

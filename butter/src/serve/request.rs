@@ -46,8 +46,11 @@ pub struct ApiRequest {
     pub n: usize,
     /// Most tokens of an answer, clipped to what fits behind the longest prompt.
     pub max_tokens: usize,
-    /// How tokens are chosen; answer `i` of all takes the seed plus `i`.
+    /// How tokens are chosen; answer `i` takes the seed plus `i`: of a prompt, where the seed was
+    /// given, and else of all.
     pub sampling: SamplingParameters,
+    /// Whether the request names a seed.
+    pub is_seeded: bool,
     /// Texts that end an answer.
     pub stops: Vec<String>,
     /// Tokens that end an answer.
@@ -98,7 +101,7 @@ impl ApiRequest {
             .integer("n", 1, options.max_choices as u64)?
             .unwrap_or(1) as usize;
         let asked = read_max_tokens(&mut fields, endpoint)?;
-        let sampling = read_sampling(&mut fields)?;
+        let (sampling, is_seeded) = read_sampling(&mut fields)?;
         Sampler::new(sampling.clone(), engine.vocab_size)?;
         let stops = read_stops(&mut fields, options)?;
         let ignore_eos = fields.boolean("ignore_eos")?.unwrap_or(false);
@@ -177,6 +180,7 @@ impl ApiRequest {
             n,
             max_tokens,
             sampling,
+            is_seeded,
             stops,
             stop_tokens,
             top_logprobs,
@@ -270,8 +274,8 @@ fn clip_max_tokens(
     Ok(asked.min(limit - longest))
 }
 
-/// OpenAI's defaults: temperature 1, nothing filtered, a random seed.
-fn read_sampling(fields: &mut Fields) -> Result<SamplingParameters, ApiError> {
+/// OpenAI's defaults: temperature 1, nothing filtered, a random seed. And whether a seed is given.
+fn read_sampling(fields: &mut Fields) -> Result<(SamplingParameters, bool), ApiError> {
     let neutral = SamplingParameters::default();
     let mut number = |name: &str, default: f64| fields.number(name).map(|n| n.unwrap_or(default));
     let mut sampling = SamplingParameters {
@@ -296,7 +300,9 @@ fn read_sampling(fields: &mut Fields) -> Result<SamplingParameters, ApiError> {
             }
         },
     };
-    sampling.seed = match fields.take("seed") {
+    let seed = fields.take("seed");
+    let is_seeded = seed.is_some();
+    sampling.seed = match seed {
         None => random(),
         Some(json) => match json.as_i64().map(|seed| seed as u64).or(json.as_u64()) {
             Some(seed) => seed,
@@ -307,7 +313,7 @@ fn read_sampling(fields: &mut Fields) -> Result<SamplingParameters, ApiError> {
         },
     };
     sampling.logit_bias = read_bias(fields)?;
-    Ok(sampling)
+    Ok((sampling, is_seeded))
 }
 
 fn read_bias(fields: &mut Fields) -> Result<BTreeMap<u32, f32>, ApiError> {

@@ -408,9 +408,23 @@ impl futures_core::Stream for Events {
 /// A body within the limits of size and time.
 async fn read_body(request: Request, state: &ServerState) -> Result<Vec<u8>, ApiError> {
     check_type(request.headers())?;
-    let limit = duration(state.options.body_timeout);
-    let bytes = tokio::time::timeout(limit, read_bytes(request, state.options.max_body_bytes));
+    let (limit, most) = (
+        duration(state.options.body_timeout),
+        state.options.max_body_bytes,
+    );
+    let stated = request.headers().get(header::CONTENT_LENGTH);
+    let stated = stated.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    let is_too_long = stated.is_some_and(|length| length > most as u64);
+    // Who asks first sends nothing yet; and nobody reads what would take for ever.
+    let asks = request.headers().contains_key(header::EXPECT);
+    if is_too_long && (asks || stated > Some(MOST_DISCARDED as u64)) {
+        return Err(too_long(most));
+    }
+    let bytes = tokio::time::timeout(limit, read_bytes(request, most));
     bytes.await.map_err(|_| {
+        if is_too_long {
+            return too_long(most);
+        }
         let message = format!("the body did not come within {} s", limit.as_secs_f64());
         ApiError::new(StatusCode::REQUEST_TIMEOUT, message).code("body_timeout")
     })?
@@ -472,8 +486,12 @@ pub async fn read_bytes(request: Request, most: usize) -> Result<Vec<u8>, ApiErr
         }
     }
     if length > most {
-        let message = format!("the body has more than {most} bytes");
-        return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message).code("body_too_large"));
+        return Err(too_long(most));
     }
     Ok(bytes)
+}
+
+fn too_long(most: usize) -> ApiError {
+    let message = format!("the body has more than {most} bytes");
+    ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message).code("body_too_large")
 }
