@@ -31,6 +31,7 @@ pub mod quant_product;
 pub mod recurrent;
 pub mod reduce;
 pub mod rope;
+mod row_products;
 pub mod sampling;
 pub mod scan;
 pub mod selection;

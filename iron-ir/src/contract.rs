@@ -139,6 +139,9 @@ pub struct Contract {
     pub grid: [Expr; 3],
     /// Threads of a workgroup along x, y, z.
     pub workgroup: [u32; 3],
+    /// Workgroups that a multiprocessor is meant to hold at once, so that compilers use no more
+    /// registers than they leave; 0 for no wish. It changes no result.
+    pub resident: u32,
     /// Facts.
     pub requires: Vec<Fact>,
     /// Licences.
@@ -155,6 +158,7 @@ impl Default for Contract {
         Contract {
             grid: [Expr::Const(1), Expr::Const(1), Expr::Const(1)],
             workgroup: [1, 1, 1],
+            resident: 0,
             requires: Vec::new(),
             permissions: Default::default(),
             cooperative: false,

@@ -13,6 +13,8 @@ pub struct Attribute {
     pub grid: Vec<Expr>,
     /// `workgroup = 256` or `[32, 8]`.
     pub workgroup: Vec<Expr>,
+    /// `resident = 4`, or nothing.
+    pub resident: Vec<Expr>,
     /// `requires(…)`.
     pub requires: Vec<Expr>,
     /// `instances(T = […], N = […])`, one list an entry.
@@ -34,6 +36,7 @@ impl Parse for Attribute {
         let mut attribute = Attribute {
             grid: Vec::new(),
             workgroup: Vec::new(),
+            resident: Vec::new(),
             requires: Vec::new(),
             instances: Vec::new(),
             in_place: Vec::new(),
@@ -88,6 +91,15 @@ impl Attribute {
         match key.to_string().as_str() {
             "grid" => self.grid = axes(input, key, "grid = [rows, ceil_div(cols, 4)]")?,
             "workgroup" => self.workgroup = axes(input, key, "workgroup = [32, 8]")?,
+            "resident" => {
+                self.resident = axes(input, key, "resident = 4")?;
+                if self.resident.len() > 1 {
+                    return Err(syn::Error::new(
+                        key.span(),
+                        "`resident` is one number of workgroups: `resident = 4`",
+                    ));
+                }
+            }
             "requires" => {
                 let example = "requires(cols % 4 == 0)";
                 let facts = in_parentheses(input, key, example)?;
@@ -134,8 +146,8 @@ impl Attribute {
                 return Err(syn::Error::new(
                     key.span(),
                     format!(
-                        "`{other}` is no entry of `#[kernel]`; they are grid, workgroup, requires, \
-                         instances, in_place, contract_fma, approximate, cooperative, dependent"
+                        "`{other}` is no entry of `#[kernel]`; they are grid, workgroup, resident, \
+                         requires, instances, in_place, contract_fma, approximate, cooperative, dependent"
                     ),
                 ));
             }

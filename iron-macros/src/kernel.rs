@@ -239,6 +239,11 @@ fn header(
         .iter()
         .map(|axis| workgroup_axis(unit, axis, &fixed))
         .collect();
+    let resident = attribute
+        .resident
+        .iter()
+        .map(|count| unit.formula(count, &fixed))
+        .collect();
     let mut requires = Vec::new();
     for fact in &attribute.requires {
         unit.requirements(fact, names, &mut requires);
@@ -262,6 +267,7 @@ fn header(
         dims: names.dims.clone(),
         grid,
         workgroup,
+        resident,
         requires,
         in_place,
         contract_fma: attribute.contract_fma,

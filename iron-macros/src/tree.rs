@@ -107,6 +107,7 @@ trees! {
         dims: Vec<String>,
         grid: Vec<Formula>,
         workgroup: Vec<Formula>,
+        resident: Vec<Formula>,
         requires: Vec<Requirement>,
         in_place: Vec<InPlace>,
         contract_fma: bool,

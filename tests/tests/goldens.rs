@@ -25,11 +25,12 @@ const TARGETS: [(&str, &str); 4] = [
 const TEXTS: &[(&str, &str)] = TARGETS.split_at(3).0;
 const CUDA: &[(&str, &str)] = TEXTS.split_at(2).1;
 
-/// Instances that go through matrix units on CUDA.
-const OTHER_ROUTES: [(&str, &str); 3] = [
+/// Instances that go through matrix units on CUDA, or whose workgroups take tile after tile.
+const OTHER_ROUTES: [(&str, &str); 4] = [
     ("delta_chunks", "bf16-KEY_DIM=128-CHUNK=64"),
     ("linear", "bf16-TILE=256"),
     ("attention_prefill", "bf16-HEAD_DIM=128-ROWS=128"),
+    ("norm_product", "bf16-LANES=256-EARLY=2-SIDE=2-WHOLE=true"),
 ];
 
 /// Kernels whose products of 32 threads are loops in SPIR-V: 360 KB of the same steps over and over,

@@ -220,7 +220,7 @@ impl Planner {
             (&y).into(),
             eps.into(),
         ];
-        let suffix = self.early_lanes(w.shape()[1]);
+        let suffix = self.normed_lanes(w);
         self.launch(Family::Decode, "norm_product", &suffix, operands);
         y
     }
@@ -233,8 +233,7 @@ impl Planner {
         w: &Tensor,
         eps: f32,
     ) -> Activation {
-        let [outputs, inner] = [0, 1].map(|axis| w.shape()[axis]);
-        let y = self.activation(&[hidden.shape()[0], outputs / 2]);
+        let y = self.activation(&[hidden.shape()[0], w.shape()[0] / 2]);
         let operands = [
             hidden.into(),
             norm.into(),
@@ -242,12 +241,7 @@ impl Planner {
             (&y).into(),
             eps.into(),
         ];
-        let lanes = self.early_lanes(inner);
-        // Short rows are taken whole, so many outputs side by side that all workgroups run at once.
-        let suffix = match inner <= 1024 && outputs.is_multiple_of(8) {
-            true => format!("{lanes}-SIDE=8-WHOLE=true"),
-            false => format!("{lanes}-SIDE=4-WHOLE=false"),
-        };
+        let suffix = self.normed_lanes(w);
         self.launch(Family::Decode, "norm_gated_product", &suffix, operands);
         y
     }
@@ -257,6 +251,19 @@ impl Planner {
         let operands = [x.into(), w.into(), hidden.into()];
         let suffix = self.early_lanes(w.shape()[1]);
         self.launch(Family::Decode, "product_add", &suffix, operands);
+    }
+
+    /// The instance of a product of normalised rows. Rows that the threads' early vectors hold are
+    /// taken whole: short ones with so many outputs side by side that all workgroups run at once,
+    /// long ones by workgroups that take tile after tile.
+    fn normed_lanes(&self, w: &Tensor) -> String {
+        let [outputs, inner] = [0, 1].map(|axis| w.shape()[axis]);
+        let lanes = self.early_lanes(inner);
+        match inner {
+            0..=1024 if outputs.is_multiple_of(8) => format!("{lanes}-SIDE=8-WHOLE=true"),
+            3072..=4096 if lanes.contains("=256") => format!("{lanes}-SIDE=2-WHOLE=true"),
+            _ => format!("{lanes}-SIDE=4-WHOLE=false"),
+        }
     }
 
     /// The instance of a fused product of rows of `inner` elements: threads that share an output,

@@ -117,6 +117,24 @@ impl Builder {
                 }
             }
         }
+        for count in &header.resident {
+            let limit = 32;
+            contract.resident = match self.formula(count)?.eval(&Default::default()) {
+                Some(found) if (0..=limit).contains(&found) => found as u32,
+                Some(found) => {
+                    return self.fail(BuildFault::OutOfRange {
+                        what: "the number of resident workgroups".into(),
+                        found,
+                        allowed: format!("0 to {limit}"),
+                    });
+                }
+                None => {
+                    return self.fail(BuildFault::NotConstant {
+                        what: "the number of resident workgroups".into(),
+                    });
+                }
+            };
+        }
         for fact in &header.requires {
             let op = match fact.op.as_str() {
                 "==" => CompareOp::Eq,

@@ -110,6 +110,11 @@ impl Parser {
             contract.workgroup[axis] = self.integer()?;
         }
         self.mark(")")?;
+        if self.eat_word("resident") {
+            self.mark("(")?;
+            contract.resident = self.integer()?;
+            self.mark(")")?;
+        }
         if self.eat_word("requires") {
             self.mark("(")?;
             loop {

@@ -158,6 +158,9 @@ impl Printer<'_> {
         }
         let [x, y, z] = contract.workgroup;
         self.write(&format!(") workgroup({x}, {y}, {z})"));
+        if contract.resident > 0 {
+            self.write(&format!(" resident({})", contract.resident));
+        }
         if !contract.requires.is_empty() {
             self.write(" requires(");
             for (i, fact) in contract.requires.iter().enumerate() {

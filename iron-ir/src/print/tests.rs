@@ -4,7 +4,7 @@ use super::{Options, canonical, print, print_with, without_spans};
 use crate::parse::parse;
 
 /// Every declaration, statement and operation.
-const EVERYTHING: &str = r#"kernel @every "f32-HEAD_DIM=64" grid(ceil_div(#n, 4), (#rows + 1) / 2, min(#n, @count)) workgroup(32, 2, 1) requires(#n % 4 == 0, @count >= 1) contract_fma approximate cooperative dependent {
+const EVERYTHING: &str = r#"kernel @every "f32-HEAD_DIM=64" grid(ceil_div(#n, 4), (#rows + 1) / 2, min(#n, @count)) workgroup(32, 2, 1) resident(4) requires(#n % 4 == 0, @count >= 1) contract_fma approximate cooperative dependent {
   doc "All of it, \"quoted\".\nTwo lines."
   file "src/every.rs"
   file "src/other.rs"

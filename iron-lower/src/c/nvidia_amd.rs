@@ -385,7 +385,12 @@ pub(crate) fn signature(context: &Context<'_>) -> String {
         .0
         .iter()
         .any(|(stmt, _)| matches!(stmt, iron_ir::Stmt::Roles { .. }));
-    let sharing = if divides { ", 1" } else { "" };
+    // HIP's second number counts waves of an execution unit, which nobody tuned.
+    let sharing = match kernel.contract.resident {
+        _ if divides => ", 1".to_owned(),
+        count if count > 0 && context.profile.target == crate::Target::Cuda => format!(", {count}"),
+        _ => String::new(),
+    };
     let head = format!(
         "extern \"C\" __global__ void __launch_bounds__({threads}{sharing}) {}(",
         context.entry

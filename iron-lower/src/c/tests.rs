@@ -487,6 +487,20 @@ kernel void axpy_f32(
 }
 
 #[test]
+fn resident_workgroups_bound_the_registers_on_cuda_alone() {
+    let mut kernel = axpy(Scalar::F32);
+    kernel.contract.resident = 4;
+    let bounds = |profile| {
+        let text = text(&kernel, profile);
+        let found = text.split("__launch_bounds__").nth(1).map(str::to_owned);
+        found.and_then(|rest| rest.split(' ').next().map(str::to_owned))
+    };
+    assert_eq!(bounds("gfx942").as_deref(), Some("(256)"));
+    let found = text(&kernel, "sm_90a");
+    assert!(found.contains("__launch_bounds__(256, 4) axpy"), "{found}");
+}
+
+#[test]
 fn the_contract_stands_in_the_header() {
     let text = text(&axpy(Scalar::BF16), "sm_90a");
     for line in [

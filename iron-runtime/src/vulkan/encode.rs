@@ -458,22 +458,24 @@ fn descriptor_set(
 mod tests {
     use super::*;
 
-    fn launch(reads: &[Range<u64>], writes: &[Range<u64>]) -> Pending {
+    /// A launch by where what it reads and writes begins and ends.
+    fn launch(reads: &[(u64, u64)], writes: &[(u64, u64)]) -> Pending {
+        let ranges = |all: &[(u64, u64)]| all.iter().map(|r| r.0..r.1).collect();
         Pending {
-            reads: reads.to_vec(),
-            writes: writes.to_vec(),
+            reads: ranges(reads),
+            writes: ranges(writes),
         }
     }
 
     #[test]
     fn a_launch_waits_for_what_it_has_in_common_and_is_not_only_read() {
-        let first = || launch(&[0..16], &[16..32]);
+        let first = || launch(&[(0, 16)], &[(16, 32)]);
         for (own, waits) in [
-            (launch(&[0..16], &[32..48]), false),
-            (launch(&[], &[32..48]), false),
-            (launch(&[31..40], &[]), true),
-            (launch(&[], &[31..40]), true),
-            (launch(&[], &[15..16]), true),
+            (launch(&[(0, 16)], &[(32, 48)]), false),
+            (launch(&[], &[(32, 48)]), false),
+            (launch(&[(31, 40)], &[]), true),
+            (launch(&[], &[(31, 40)]), true),
+            (launch(&[], &[(15, 16)]), true),
         ] {
             let mut pending = Pending::default();
             assert!(!pending.add(first()), "the first waits for nothing");
@@ -485,12 +487,12 @@ mod tests {
     #[test]
     fn a_barrier_forgets_what_came_before_it_and_keeps_who_waited() {
         let mut pending = Pending::default();
-        assert!(!pending.add(launch(&[], &[0..16])));
-        assert!(pending.add(launch(&[0..16], &[16..32])));
-        assert!(!pending.add(launch(&[0..16], &[])));
-        assert!(pending.add(launch(&[], &[0..16])), "two readers are left");
+        assert!(!pending.add(launch(&[], &[(0, 16)])));
+        assert!(pending.add(launch(&[(0, 16)], &[(16, 32)])));
+        assert!(!pending.add(launch(&[(0, 16)], &[])));
+        assert!(pending.add(launch(&[], &[(0, 16)])), "two readers are left");
         assert!(
-            !pending.add(launch(&[16..32], &[])),
+            !pending.add(launch(&[(16, 32)], &[])),
             "its writer came before the barrier"
         );
     }

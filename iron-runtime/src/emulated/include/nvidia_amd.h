@@ -6,7 +6,7 @@
 
 #define __global__
 #define __device__
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
 
 #define threadIdx (iron_emulated::self().local_id)
