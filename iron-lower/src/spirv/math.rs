@@ -2,8 +2,8 @@
 //!
 //! Vulkan's own bounds are loose (`exp` 3 + 2·|x| ULP, `sin` an absolute 2⁻¹¹, `tanh` whatever
 //! its formula gives), and drivers flush subnormal results. So `f32` functions are computed here
-//! from multiplications, additions and integer operations, in the same order on every driver.
-//! `f16` goes through `f32`. With the contract's `approximate`, the driver's instruction is used
+//! from multiplications, additions and integer operations, in the same order on every driver; `exp`
+//! and `exp2` fuse them where the driver's `fma` rounds once. `f16` goes through `f32`. With the contract's `approximate`, the driver's instruction is used
 //! where there is one.
 //!
 //! Largest errors in ULP of the `f32` result, over all arguments, on a driver whose division is
