@@ -441,7 +441,7 @@ fn normed_products(t: &Cases) -> Vec<(u64, u64, u64)> {
 }
 
 /// More outputs than the reference takes whole.
-fn normed_case<'a>(t: &'a mut Cases, [rows, cols, inner]: [u64; 3]) -> &'a mut Case {
+fn normed_case(t: &mut Cases, [rows, cols, inner]: [u64; 3]) -> &mut Case {
     let case = t.case(format!("{rows}x{cols}x{inner}"));
     if cols > 16 { case.production() } else { case }
 }

@@ -12,6 +12,7 @@ use super::pack::{BLOCK, PackedFormat, pack, pack_affine};
 use super::pack_k::{KPlanes, bits_of, pack_k};
 use super::plan::{Activation, Operand, Planner, ProductInputs};
 use super::route::tile_of;
+use super::unpacked::parts;
 use crate::gguf::DequantiseError;
 use crate::model::ModelError;
 use crate::weights::{WeightMatrix, WeightVector};
@@ -62,6 +63,40 @@ impl Matrix {
             | Matrix::KQuant { low: tensor, .. }
             | Matrix::Affine { quants: tensor, .. } => tensor.shape()[0],
         }
+    }
+
+    /// `count` outputs from `first` on.
+    fn rows(&self, first: u64, count: u64) -> Result<Matrix, DeviceError> {
+        let part = |tensor: &Tensor| tensor.slice(0, first..first + count);
+        Ok(match self {
+            Matrix::Dense(tensor) => Matrix::Dense(part(tensor)?),
+            Matrix::Packed {
+                format,
+                scales,
+                quants,
+            } => Matrix::Packed {
+                format: *format,
+                scales: part(scales)?,
+                quants: part(quants)?,
+            },
+            Matrix::KQuant {
+                bits,
+                scales,
+                low,
+                high,
+            } => Matrix::KQuant {
+                bits: *bits,
+                scales: part(scales)?,
+                low: part(low)?,
+                high: high.as_ref().map(part).transpose()?,
+            },
+            Matrix::Affine { bits, d, m, quants } => Matrix::Affine {
+                bits: *bits,
+                d: part(d)?,
+                m: part(m)?,
+                quants: part(quants)?,
+            },
+        })
     }
 
     /// Uploads a matrix: block formats as planes, floats in the activations' type. Rows of
@@ -342,6 +377,15 @@ impl Family {
 impl Planner {
     /// `y[r, :] = x[r, :] · wᵀ`.
     pub fn linear(&mut self, w: &Matrix, x: &Activation, y: &Activation) {
+        if w.outputs() > self.most_outputs {
+            for (first, count) in parts(w.outputs(), self.most_outputs) {
+                let Ok(part) = w.rows(first, count) else {
+                    unreachable!("{count} rows from {first} lie within the matrix");
+                };
+                self.linear(&part, x, &y.columns(first, count));
+            }
+            return;
+        }
         if self.linear_unpacked(w, x, y) {
             return;
         }

@@ -297,6 +297,7 @@ impl DeviceModel {
         planner.is_tiled = key.is_prompt() && has_tiles(&*self.device, self.options.dtype);
         planner.attends_by_large_tiles =
             key.is_prompt() && has_large_tiles(&*self.device, self.options.dtype);
+        planner.most_outputs = self.device.limits().max_grid[0];
         planner.row_numbers = self.row_numbers.clone().filter(|_| planner.is_tiled);
         planner.is_shared = !key.is_prompt() && self.route.shares_weights(self.options.dtype);
         let context = self.context_of(key)?;

@@ -188,6 +188,8 @@ pub struct Planner {
     pub attends_by_large_tiles: bool,
     /// Whether the rows decode and share a reading of dense weights.
     pub is_shared: bool,
+    /// Outputs that one launch of a product may have: workgroups along the grid's first axis.
+    pub most_outputs: u64,
     /// `0, 1, 2, …`, where a prompt's packed weights are decoded to be multiplied by large tiles.
     pub row_numbers: Option<Tensor>,
     /// What was measured on the device.
@@ -216,6 +218,7 @@ impl Planner {
             is_tiled: false,
             attends_by_large_tiles: false,
             is_shared: false,
+            most_outputs: u64::MAX,
             row_numbers: None,
             tuned: Tuned::none(),
             product_inputs,

@@ -28,7 +28,8 @@ impl Planner {
         if !is_packed || rows < PROMPT_ROWS as u64 || outputs > numbers.elements() {
             return false;
         }
-        for (first, count) in parts(outputs, inputs * u64::from(self.dtype.bytes())) {
+        let row_bytes = inputs * u64::from(self.dtype.bytes());
+        for (first, count) in parts(outputs, PART_BYTES / row_bytes.max(1)) {
             let Ok(ids) = numbers.slice(0, first..first + count) else {
                 unreachable!("{count} rows from {first} lie within {outputs}");
             };
@@ -60,9 +61,9 @@ pub(super) fn row_numbers(
     ))
 }
 
-/// The parts of a matrix of so many rows of so many bytes: first row and count.
-fn parts(outputs: u64, row_bytes: u64) -> impl Iterator<Item = (u64, u64)> {
-    let most = (PART_BYTES / row_bytes.max(1) / PART_OUTPUTS).max(1) * PART_OUTPUTS;
+/// The parts of a matrix of so many rows that have about `most` each: first row and count.
+pub(super) fn parts(outputs: u64, most: u64) -> impl Iterator<Item = (u64, u64)> {
+    let most = (most / PART_OUTPUTS).max(1) * PART_OUTPUTS;
     let first = (0..outputs).step_by(most as usize);
     first.map(move |first| (first, most.min(outputs - first)))
 }
@@ -73,13 +74,13 @@ mod tests {
 
     #[test]
     fn parts_cover_a_matrix_in_whole_tiles() {
-        for (outputs, row_bytes, expected) in [
-            (4096, 8192, vec![(0, 4096)]),
-            (151_936, 8192, vec![(0, 16384)]),
-            (300, 1 << 30, vec![(0, 256), (256, 44)]),
-            (0, 64, vec![]),
+        for (outputs, most, expected) in [
+            (4096, 16384, vec![(0, 4096)]),
+            (151_936, 65535, vec![(0, 65280)]),
+            (300, 0, vec![(0, 256), (256, 44)]),
+            (0, 1 << 20, vec![]),
         ] {
-            let found: Vec<_> = parts(outputs, row_bytes).collect();
+            let found: Vec<_> = parts(outputs, most).collect();
             assert!(found.starts_with(&expected), "{found:?}");
             let mut next = 0;
             for (first, count) in found {

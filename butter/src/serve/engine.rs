@@ -80,7 +80,7 @@ impl Engine {
     /// Encodes a prompt that the caller wrote, control tokens and all, of at most `most` bytes.
     pub fn encode_prompt(&self, text: &str, path: &str, most: usize) -> Result<Vec<u32>, ApiError> {
         let Some(tokenizer) = &self.tokenizer else {
-            let reason = "the checkpoint has no tokenizer; send token ids";
+            let reason = "the checkpoint has no tokenizer that Butter reads; send token ids";
             return Err(ApiError::unsupported(path, reason));
         };
         check_length(text, path, most)?;

@@ -155,11 +155,11 @@ impl ApiRequest {
         if let Some((field, _)) = &grammar
             && engine.tokenizer.is_none()
         {
-            let reason = "needs a tokenizer, and the checkpoint has none";
+            let reason = "needs a tokenizer, and the checkpoint has none that Butter reads";
             return Err(ApiError::unsupported(*field, reason));
         }
         if !stops.is_empty() && engine.tokenizer.is_none() {
-            let reason = "needs a tokenizer, and the checkpoint has none";
+            let reason = "needs a tokenizer, and the checkpoint has none that Butter reads";
             return Err(ApiError::unsupported("stop", reason));
         }
         if prompts.len() * n > options.max_choices {
@@ -688,6 +688,10 @@ fn read_prompts(
     options: &ServeOptions,
 ) -> Result<Vec<Prompt>, ApiError> {
     let echo = fields.boolean("echo")?.unwrap_or(false);
+    if echo && engine.tokenizer.is_none() {
+        let reason = "needs a tokenizer, and the checkpoint has none that Butter reads";
+        return Err(ApiError::unsupported("echo", reason));
+    }
     let json = fields
         .take("prompt")
         .ok_or_else(|| ApiError::field("prompt", "is missing"))?;

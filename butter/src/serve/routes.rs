@@ -260,7 +260,7 @@ fn detokenized(body: Json, state: &ServerState) -> Result<Response<Body>, ApiErr
         .tokens("tokens", engine.vocab_size)?
         .ok_or_else(|| ApiError::field("tokens", "is missing"))?;
     let Some(tokenizer) = &engine.tokenizer else {
-        let reason = "the checkpoint has no tokenizer";
+        let reason = "the checkpoint has no tokenizer that Butter reads";
         return Err(ApiError::unsupported("tokens", reason));
     };
     let answer = json!({"prompt": tokenizer.decode_all(&ids)});

@@ -58,6 +58,8 @@ pub struct Setup {
     pub model: Box<dyn FnOnce(&mut MockModel) + Send>,
     pub max_queued: usize,
     pub reuse: PrefixReuse,
+    /// Whether the checkpoint has a tokenizer that Butter reads.
+    pub tokenizer: bool,
     /// A draft model proposes, one of so many of whose tokens is wrong.
     pub draft: Option<u32>,
 }
@@ -70,6 +72,7 @@ impl Default for Setup {
             model: Box::new(|_| ()),
             max_queued: 256,
             reuse: PrefixReuse::Exact,
+            tokenizer: true,
             draft: None,
         }
     }
@@ -137,7 +140,7 @@ impl TestServer {
         let engine = Engine::new(EngineParts {
             name: "mock".to_owned(),
             scheduler,
-            tokenizer: Some(tokenizer()),
+            tokenizer: setup.tokenizer.then(tokenizer),
             template: setup
                 .template
                 .map(|source| ChatTemplate::new(source, None, None).expect("compiles")),

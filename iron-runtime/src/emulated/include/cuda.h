@@ -74,23 +74,31 @@ inline unsigned int __ballot_sync(unsigned int lanes, int value, unsigned int li
 // PTX `mma.m16n8k16`, with the sums in order.
 #define IRON_MMA_BY_HOST
 namespace iron_emulated {
+struct MmaWords {
+  uint2 low, high, b;
+};
 template <class Value>
 inline float4 mma(uint2 low, uint2 high, uint2 b, float4 sum, unsigned int line, Value value) {
   const unsigned int own = threadIdx.x % 32u, row = own / 4u, pair = own % 4u;
-  const auto of_lane = [&](uint2 words, unsigned int lane, float* out) {
-    const unsigned long long mine = (unsigned long long)words.y << 32 | words.x;
-    const unsigned long long all = shuffle(mine, lane, 0xffffffffu, line);
-    for (int i = 0; i < 4; i++) out[i] = value((unsigned short)(all >> (16 * i)));
+  // All lanes write to memory of lane 0, which stays until all have read it.
+  MmaWords memory[32];
+  MmaWords* const all = shuffle(&memory[0], 0u, 0xffffffffu, line);
+  all[own] = {low, high, b};
+  subgroup_barrier(0xffffffffu, line);
+  const auto four = [&](uint2 words, float* out) {
+    const unsigned long long bits = (unsigned long long)words.y << 32 | words.x;
+    for (int i = 0; i < 4; i++) out[i] = value((unsigned short)(bits >> (16 * i)));
   };
   float* const sums[4] = {&sum.x, &sum.y, &sum.z, &sum.w};
   for (unsigned int quarter = 0; quarter < 4u; quarter++) {
     float rows[2][4], columns[2][4];
-    of_lane(low, 4u * row + quarter, rows[0]);
-    of_lane(high, 4u * row + quarter, rows[1]);
-    for (unsigned int c = 0; c < 2u; c++) of_lane(b, 4u * (2u * pair + c) + quarter, columns[c]);
+    four(all[4u * row + quarter].low, rows[0]);
+    four(all[4u * row + quarter].high, rows[1]);
+    for (unsigned int c = 0; c < 2u; c++) four(all[4u * (2u * pair + c) + quarter].b, columns[c]);
     for (int i = 0; i < 4; i++)
       for (int k = 0; k < 4; k++) *sums[i] = fmaf(rows[i / 2][k], columns[i % 2][k], *sums[i]);
   }
+  subgroup_barrier(0xffffffffu, line);
   return sum;
 }
 }  // namespace iron_emulated
