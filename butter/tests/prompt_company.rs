@@ -135,7 +135,8 @@ fn prompts_that_share_a_step_have_the_bits_of_their_own() {
             };
             for &padding in both {
                 let mut model = load(family, backend, dtype, CacheType::Activations);
-                if dtype == Scalar::BF16 {
+                // Its products need more shared memory than some Vulkan devices have.
+                if dtype == Scalar::BF16 && backend != Backend::Vulkan {
                     model.set_route(Route::Batched).expect("a route");
                 }
                 model.set_padding(padding);
