@@ -114,6 +114,18 @@ pub fn pipeline_of(
     Ok(pipeline)
 }
 
+/// Lets go of the kernels of devices that are dropped, and with them of what those hold of a driver.
+pub(crate) fn forget_dropped_devices() {
+    let mut caches = CACHES.lock();
+    let of_dropped: Vec<Cache> = caches
+        .extract_if(|_, cache| cache.device.strong_count() == 0)
+        .map(|(_, cache)| cache)
+        .collect();
+    // A driver's own work is done without the lock.
+    drop(caches);
+    drop(of_dropped);
+}
+
 struct Cache {
     device: Weak<dyn Device>,
     pipelines: HashMap<(usize, &'static str), Arc<dyn Pipeline>>,

@@ -9,6 +9,7 @@ pub type OpenResult = Result<Arc<dyn Device>, DeviceError>;
 
 /// Opens the first device of a backend. Refuses where it is absent: there is no fallback.
 pub fn open(backend: Backend) -> OpenResult {
+    crate::launch::forget_dropped_devices();
     match backend {
         Backend::Host => Ok(Arc::new(crate::host::HostDevice::new())),
         Backend::Reference => Ok(Arc::new(crate::reference::ReferenceDevice::new())),

@@ -374,34 +374,6 @@ fn every_breach_is_refused_in_the_same_words_everywhere() {
 }
 
 #[test]
-fn a_launch_that_is_accepted_writes_a_receipt_where_asked() {
-    let device = open(Backend::Cpu).expect("a processor");
-    let launch = || {
-        let arguments = sound(&device);
-        iron_runtime::launch_by_name(&device, "contract_sample", None, "", arguments)
-    };
-    launch().expect("accepted");
-    assert!(iron_runtime::receipt::take().is_empty());
-    iron_runtime::receipt::enable(true);
-    let done = launch();
-    iron_runtime::receipt::enable(false);
-    done.expect("accepted");
-    let receipts = iron_runtime::receipt::take();
-    let [receipt] = &receipts[..] else {
-        panic!("one launch, {receipts:#?}");
-    };
-    assert_eq!(
-        (&*receipt.kernel, receipt.backend, receipt.label),
-        ("contract_sample", "cpu", "native")
-    );
-    assert_eq!(
-        receipt.shapes,
-        [vec![3, 8], vec![2], vec![3, 8], vec![3, 2]]
-    );
-    assert_eq!((receipt.grid, &*receipt.route), ([3, 1, 1], "direct"));
-}
-
-#[test]
 fn the_page_lists_every_check_and_its_test() {
     let page = include_str!("../../docs/contracts.md");
     for (name, ..) in BREACHES {
