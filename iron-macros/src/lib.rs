@@ -26,7 +26,7 @@ mod unit;
 
 /// Turns a function into a GPU kernel, registered with its instances.
 ///
-/// See the kernel language page for the attribute's grammar and for what a body may hold.
+/// `docs/language.md` of the repository has the attribute's entries and what a body may hold.
 #[proc_macro_attribute]
 pub fn kernel(attribute: TokenStream, item: TokenStream) -> TokenStream {
     kernel::expand(attribute.into(), item.into()).into()

@@ -218,3 +218,20 @@ fn every_name_that_the_macro_takes_stands_in_a_kernel_here() {
         names::find(names::FUNCTIONS, "shared").map(|e| e.literals == names::Literals::Beside);
     assert_eq!(beside, Some(true));
 }
+
+#[test]
+fn the_page_of_the_language_has_every_name() {
+    let page = include_str!("../../docs/language.md");
+    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    let words: std::collections::BTreeSet<&str> = page.split(|c| !is_name(c)).collect();
+    let lists = names::FUNCTIONS.iter().chain(names::METHODS);
+    let taken = lists.flat_map(|list| list.iter().map(|entry| entry.name));
+    let absent: Vec<&str> = taken
+        .chain(names::ASSOCIATED.iter().copied())
+        .filter(|name| !words.contains(name))
+        .collect();
+    assert!(
+        absent.is_empty(),
+        "docs/language.md does not name {absent:?}"
+    );
+}
