@@ -50,7 +50,7 @@ const KNOWS_MATRICES: (u32, u32) = (2025, 3);
 
 /// Year and number of `SPIRV-Tools v2025.5`.
 fn release(version: &str) -> Option<(u32, u32)> {
-    let (year, number) = version.rsplit('v').next()?.split_once('.')?;
+    let (year, number) = version.split_once(" v")?.1.split_once('.')?;
     let number = number.split(|c: char| !c.is_ascii_digit()).next()?;
     Some((year.parse().ok()?, number.parse().ok()?))
 }
