@@ -155,7 +155,7 @@ impl<'l> Tiles<'l> {
     pub(super) fn new(b: &mut Builder<'_>, legal: &'l Legal, plan: Option<&Plan>) -> Self {
         let threads = b.kernel.contract.threads();
         if let Some(plan) = plan {
-            return Tiles::of_fragments(b, legal, plan);
+            return Tiles::of_warpgroups(b, legal, plan);
         }
         let used = 1 << threads.ilog2();
         let columns = (1u32 << (threads.ilog2().div_ceil(2))).min(16).min(used);
@@ -173,6 +173,16 @@ impl<'l> Tiles<'l> {
         let column = b.with_int(BinaryOp::And, within, i128::from(columns) - 1);
         let column = b.named(column, "thread_column");
         let mut tiles = Tiles {
+            in_grid,
+            ..Tiles::of_grid(legal, threads, grid, (row, column))
+        };
+        tiles.place(b);
+        tiles
+    }
+
+    /// Tiles of no route of their own, without arrays yet.
+    fn of_grid(legal: &'l Legal, threads: u32, grid: (u32, u32), thread: (Value, Value)) -> Self {
+        Tiles {
             legal,
             groups: None,
             subgroups: None,
@@ -181,17 +191,16 @@ impl<'l> Tiles<'l> {
             turn: None,
             threads,
             grid,
-            thread: (row, column),
-            in_grid,
+            thread,
+            in_grid: None,
             arrays: Vec::new(),
             pitches: Vec::new(),
             scratch: HashMap::new(),
-        };
-        tiles.place(b);
-        tiles
+        }
     }
 
-    fn of_fragments(b: &mut Builder<'_>, legal: &'l Legal, plan: &Plan) -> Self {
+    /// Tiles whose products warpgroups share out.
+    fn of_warpgroups(b: &mut Builder<'_>, legal: &'l Legal, plan: &Plan) -> Self {
         let threads = plan.consumers();
         let index = b.builtin(BuiltinOp::LocalIndex, 0);
         let row = fragment::first_row(b, index);
@@ -199,42 +208,15 @@ impl<'l> Tiles<'l> {
         let column = b.with_int(BinaryOp::And, index, 3);
         let column = b.named(column, "fragment_lane");
         let mut tiles = Tiles {
-            legal,
             groups: Some(plan.groups),
-            subgroups: None,
-            rings: BTreeMap::new(),
-            aligned: BTreeMap::new(),
-            turn: None,
-            threads,
-            grid: (threads / 4, 4),
-            thread: (row, column),
-            in_grid: None,
-            arrays: Vec::new(),
-            pitches: Vec::new(),
-            scratch: HashMap::new(),
+            ..Tiles::of_grid(legal, threads, (threads / 4, 4), (row, column))
         };
-        for tile in b.kernel.tiles.handles().collect::<Vec<_>>() {
-            let data = b.kernel.tiles[tile].clone();
-            b.span = data.span;
-            let (len, pitch, space) = match data.space {
-                TileSpace::Shared => {
-                    let stages = plan.stages.get(&tile).copied().unwrap_or(1);
-                    let beyond = rows_beyond(data.rows) * PANEL;
-                    (
-                        data.rows * data.columns * stages + beyond,
-                        data.columns,
-                        Space::Shared,
-                    )
-                }
-                TileSpace::Register => {
-                    let (rows, columns) = tiles.axes(b.kernel, tile);
-                    (rows.count * columns.count, columns.count, Space::Private)
-                }
-            };
-            let array = b.array(&data.name, data.scalar, len, space);
-            tiles.arrays.push(array);
-            tiles.pitches.push(pitch);
-        }
+        tiles.declare(b, |_, kernel, tile| {
+            let data = &kernel.tiles[tile];
+            let stages = plan.stages.get(&tile).copied().unwrap_or(1);
+            let beyond = rows_beyond(data.rows) * PANEL;
+            (data.rows * data.columns * stages + beyond, data.columns)
+        });
         // Signals lie behind the tiles, which must begin at multiples of the pattern.
         for tile in plan.stages.keys() {
             if let Some(ring) = Ring::new(b, plan, *tile) {
@@ -253,38 +235,14 @@ impl<'l> Tiles<'l> {
         let row = b.named(row, "thread_row");
         let column = b.named(column, "thread_column");
         let mut tiles = Tiles {
-            legal,
-            groups: None,
             subgroups: Some(subgroups),
-            rings: BTreeMap::new(),
-            aligned: BTreeMap::new(),
-            turn: None,
-            threads,
-            grid,
-            thread: (row, column),
-            in_grid: None,
-            arrays: Vec::new(),
-            pitches: Vec::new(),
-            scratch: HashMap::new(),
+            ..Tiles::of_grid(legal, threads, grid, (row, column))
         };
-        for tile in b.kernel.tiles.handles().collect::<Vec<_>>() {
-            let data = b.kernel.tiles[tile].clone();
-            b.span = data.span;
-            let (len, pitch, space) = match data.space {
-                TileSpace::Shared => {
-                    let (rows, columns) = tiles.held(b.kernel, tile);
-                    let pitch = units::pitch(columns, data.scalar);
-                    (rows * pitch, pitch, Space::Shared)
-                }
-                TileSpace::Register => {
-                    let (rows, columns) = tiles.axes(b.kernel, tile);
-                    (rows.count * columns.count, columns.count, Space::Private)
-                }
-            };
-            let array = b.array(&data.name, data.scalar, len, space);
-            tiles.arrays.push(array);
-            tiles.pitches.push(pitch);
-        }
+        tiles.declare(b, |tiles, kernel, tile| {
+            let (rows, columns) = tiles.held(kernel, tile);
+            let pitch = units::pitch(columns, kernel.tiles[tile].scalar);
+            (rows * pitch, pitch)
+        });
         tiles
     }
 
@@ -344,25 +302,37 @@ impl<'l> Tiles<'l> {
         };
         let limit = self.legal.shared_bytes_limit;
         let pad = limit == 0 || bytes(b.kernel, true) <= limit;
+        self.declare(b, |_, kernel, tile| {
+            let data = &kernel.tiles[tile];
+            let pitch = match pad {
+                true => padded(data.columns, data.scalar),
+                false => data.columns,
+            };
+            (data.rows * pitch, pitch)
+        });
+    }
+
+    /// Declares the array of each tile; `shared` gives length and pitch of one in shared memory.
+    fn declare(
+        &mut self,
+        b: &mut Builder<'_>,
+        shared: impl Fn(&Self, &Kernel, Tile) -> (u32, u32),
+    ) {
         for tile in b.kernel.tiles.handles().collect::<Vec<_>>() {
             let data = b.kernel.tiles[tile].clone();
             b.span = data.span;
             let (len, pitch, space) = match data.space {
                 TileSpace::Shared => {
-                    let pitch = if pad {
-                        padded(data.columns, data.scalar)
-                    } else {
-                        data.columns
-                    };
-                    (data.rows * pitch, pitch, Space::Shared)
+                    let (len, pitch) = shared(self, b.kernel, tile);
+                    (len, pitch, Space::Shared)
                 }
                 TileSpace::Register => {
                     let (rows, columns) = self.axes(b.kernel, tile);
                     (rows.count * columns.count, columns.count, Space::Private)
                 }
             };
-            self.arrays
-                .push(b.array(&data.name, data.scalar, len, space));
+            let array = b.array(&data.name, data.scalar, len, space);
+            self.arrays.push(array);
             self.pitches.push(pitch);
         }
     }
