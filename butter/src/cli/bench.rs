@@ -105,7 +105,7 @@ pub(super) fn run(arguments: &BenchArguments) -> Result<(), CommandError> {
             ),
         });
     }
-    let [json, markdown] = ReportFile::open_both(&arguments.json, &arguments.markdown)?;
+    let files = ReportFile::open_both(&arguments.json, &arguments.markdown)?;
     let device = open_device(arguments.backend)?;
     let batch = plan.batches.iter().copied().max().unwrap_or(1).max(1);
     let options = EngineOptions {
@@ -140,17 +140,9 @@ pub(super) fn run(arguments: &BenchArguments) -> Result<(), CommandError> {
         measurements,
         profiles,
     };
-    // A file that cannot take the report takes nothing from the other.
-    let shown = match markdown {
-        Some(file) => file.write(&report.markdown()),
-        None => Ok(std::io::stdout().write_all(report.markdown().as_bytes())?),
-    };
-    if let Some(file) = json {
-        let mut text = serde_json::to_string_pretty(&report).map_err(std::io::Error::other)?;
-        text.push('\n');
-        file.write(&text)?;
-    }
-    shown
+    let mut json = serde_json::to_string_pretty(&report).map_err(std::io::Error::other)?;
+    json.push('\n');
+    ReportFile::write_both(files, &json, &report.markdown())
 }
 
 impl BenchArguments {

@@ -99,7 +99,7 @@ pub(super) fn run(arguments: &BenchServeArguments) -> Result<(), CommandError> {
         });
     }
     let server = Server::parse(&arguments.url, arguments.timeout as u64).map_err(wrong)?;
-    let [json_file, markdown_file] = ReportFile::open_both(&arguments.json, &arguments.markdown)?;
+    let files = ReportFile::open_both(&arguments.json, &arguments.markdown)?;
     let described = server.describe().map_err(wrong)?;
     let named = described["id"].as_str().unwrap_or_default().to_owned();
     let load = Load {
@@ -128,14 +128,7 @@ pub(super) fn run(arguments: &BenchServeArguments) -> Result<(), CommandError> {
         .into_inner()
         .unwrap_or_else(PoisonError::into_inner);
     let report = report(arguments, &load.model, &done, &failed, seconds);
-    let shown = match markdown_file {
-        Some(file) => file.write(&markdown(&report)),
-        None => Ok(std::io::stdout().write_all(markdown(&report).as_bytes())?),
-    };
-    if let Some(file) = json_file {
-        file.write(&format!("{report:#}\n"))?;
-    }
-    shown?;
+    ReportFile::write_both(files, &format!("{report:#}\n"), &markdown(&report))?;
     match failed.first() {
         Some(error) => Err(wrong(format!(
             "{} of {} requests failed, the first: {error}",

@@ -53,6 +53,23 @@ impl ReportFile {
         Ok(files)
     }
 
+    /// Writes a report as JSON to its file, if there is one, and as Markdown to its own or else to
+    /// standard output. Where one cannot be written the other is all the same.
+    pub(super) fn write_both(
+        [json_file, markdown_file]: [Option<Self>; 2],
+        json: &str,
+        markdown: &str,
+    ) -> Result<(), CommandError> {
+        let shown = match markdown_file {
+            Some(file) => file.write(markdown),
+            None => std::io::stdout()
+                .write_all(markdown.as_bytes())
+                .map_err(CommandError::from),
+        };
+        let kept = json_file.map_or(Ok(()), |file| file.write(json));
+        shown.and(kept)
+    }
+
     fn is_file(&self) -> bool {
         self.file
             .metadata()
@@ -129,6 +146,10 @@ mod tests {
         let same = [Some(path.clone()), Some(folder.path().join("./report.md"))];
         let error = ReportFile::open_both(&same[0], &same[1]).expect_err("one file");
         assert!(error.to_string().contains("both name"), "{error}");
+        let files = [Some(Path::new("/dev/full")), Some(path.as_path())];
+        let files = files.map(|file| ReportFile::open(file).expect("opens"));
+        ReportFile::write_both(files, "json", "markdown").expect_err("one is full");
+        assert_eq!(std::fs::read_to_string(&path).expect("read"), "markdown");
         let link = folder.path().join("link.md");
         std::os::unix::fs::symlink(&path, &link).expect("a link");
         let file = ReportFile::open(Some(&link)).expect("opens");
