@@ -89,10 +89,6 @@ crate::op::operators! {
         FragmentStore = "fragment_store",
         /// Reads a fragment as [`FragmentStore`](MachineOp::FragmentStore) writes it.
         FragmentLoad = "fragment_load",
-        /// Four words, `u32x4`: reads 16 aligned bytes of a tensor, long before they are used. It keeps
-        /// its place among barriers, where a compiler would move an ordinary read to its use.
-        /// Source: the tensor. Operands: element offset, `u64`.
-        FetchChunk = "fetch_chunk",
         /// Raises (second number 1) or lowers (0) the registers of this warpgroup's threads.
         /// Numbers: registers, direction.
         Registers = "registers",
@@ -108,8 +104,7 @@ pub struct Signature {
     pub arrays: usize,
     /// A tensor is named.
     pub source: bool,
-    /// Operands, `u32` each but that of [`MachineOp::FetchChunk`]; [`MachineOp::CopyPanel`] has
-    /// one more a dimension.
+    /// Operands, `u32` each; [`MachineOp::CopyPanel`] has one more a dimension.
     pub operands: usize,
     /// Numbers.
     pub numbers: usize,
@@ -129,7 +124,7 @@ impl MachineOp {
             MachineOp::FragmentProduct => (3, 2, 9),
             MachineOp::FragmentStore | MachineOp::FragmentLoad => (2, 1, 2),
             MachineOp::Registers => (0, 0, 2),
-            MachineOp::TurnWait | MachineOp::TurnGive | MachineOp::FetchChunk => (0, 1, 0),
+            MachineOp::TurnWait | MachineOp::TurnGive => (0, 1, 0),
             MachineOp::SignalFence
             | MachineOp::IsAligned
             | MachineOp::SharedFence
@@ -140,14 +135,10 @@ impl MachineOp {
         Signature {
             result: match self {
                 MachineOp::IsAligned => Some(Type::BOOL),
-                MachineOp::FetchChunk => Some(Scalar::U32.x(4)),
                 _ => None,
             },
             arrays,
-            source: matches!(
-                self,
-                MachineOp::CopyPanel | MachineOp::IsAligned | MachineOp::FetchChunk
-            ),
+            source: matches!(self, MachineOp::CopyPanel | MachineOp::IsAligned),
             operands,
             numbers,
         }
@@ -228,11 +219,7 @@ pub(crate) fn fault(kernel: &Kernel, stmt: &MachineStmt) -> Option<String> {
     if stmt.result.map(|v| kernel.ty(v)) != expected.result {
         return Some(format!("`{name}` has a result of another type"));
     }
-    let wanted = match stmt.op {
-        MachineOp::FetchChunk => Type::U64,
-        _ => Type::U32,
-    };
-    if let Some(value) = stmt.operands.iter().find(|v| kernel.ty(**v) != wanted) {
+    if let Some(value) = stmt.operands.iter().find(|v| kernel.ty(**v) != Type::U32) {
         return Some(format!("an operand of `{name}` is {}", kernel.ty(*value)));
     }
     let mut spaces = stmt.arrays.iter().map(|a| {
@@ -270,7 +257,6 @@ pub(crate) fn fault(kernel: &Kernel, stmt: &MachineStmt) -> Option<String> {
         }
         MachineOp::SignalFence
         | MachineOp::IsAligned
-        | MachineOp::FetchChunk
         | MachineOp::SharedFence
         | MachineOp::ProductBegin
         | MachineOp::ProductEnd

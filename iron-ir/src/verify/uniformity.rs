@@ -284,8 +284,7 @@ impl<'k> Analysis<'k> {
             Stmt::Tile(tile) => self.tile(tile, span),
             Stmt::Machine(machine) => {
                 if let Some(result) = machine.result {
-                    let is_own = machine.op == MachineOp::FetchChunk;
-                    self.mark(result, is_own || self.over_grid);
+                    self.mark(result, self.over_grid);
                 }
                 // Products are the whole warpgroup's, the others one thread's or each thread's.
                 if matches!(machine.op, MachineOp::Product | MachineOp::ProductHeld)

@@ -201,8 +201,6 @@ pub(crate) struct MachineNames<'a> {
     pub scalar: Scalar,
     /// Operands.
     pub operands: Vec<String>,
-    /// The first element of its tensor.
-    pub tensor: Option<&'a str>,
     /// The tensor map of its tensor and rows.
     pub tensor_map: Option<&'a str>,
     /// The word of aligned tensors.

@@ -52,17 +52,6 @@ __device__ inline void signal_expect(unsigned long long* signal, unsigned int by
         :: \"r\"(shared_address(signal)), \"r\"(bytes) : \"memory\");
 }";
 
-const FETCH_CHUNK: &str = "\
-// Reads 16 bytes here and not where they are used.
-#ifndef IRON_FETCH_BY_HOST
-__device__ inline uint4 fetch_words(const void* place) {
-    uint4 words;
-    asm volatile(\"ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\"
-        : \"=r\"(words.x), \"=r\"(words.y), \"=r\"(words.z), \"=r\"(words.w) : \"l\"(place));
-    return words;
-}
-#endif";
-
 const MATRIX_DESCRIPTOR: &str = "\
 // A tile in panels of 128 bytes, swizzled; eight rows are 1024 bytes.
 __device__ inline unsigned long long matrix_descriptor(const void* start, unsigned int panel) {
@@ -83,8 +72,7 @@ pub(super) fn is_used(kernel: &Kernel) -> bool {
     let mut found = false;
     kernel.body.walk(&mut |stmt, _| {
         if let Stmt::Machine(machine) = stmt {
-            let is_elsewhere = matches!(machine.op, MachineOp::IsAligned | MachineOp::FetchChunk);
-            found |= !machine.op.is_of_fragments() && !is_elsewhere;
+            found |= !machine.op.is_of_fragments() && machine.op != MachineOp::IsAligned;
         }
     });
     found
@@ -160,11 +148,6 @@ pub(super) fn statement(
             let bit = stmt.source.map(iron_ir::Handle::index);
             let (word, bit) = (names.aligned.ok_or_else(missing)?, bit.ok_or_else(missing)?);
             format!("({word} >> {bit}u & 1u) != 0u")
-        }
-        MachineOp::FetchChunk => {
-            helpers.require("fetch_chunk", || FETCH_CHUNK.into());
-            let tensor = names.tensor.ok_or_else(missing)?;
-            format!("fetch_words({tensor} + {})", operand(0)?)
         }
         MachineOp::SharedFence => {
             "asm volatile(\"fence.proxy.async.shared::cta;\" ::: \"memory\");".into()

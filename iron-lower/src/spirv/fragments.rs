@@ -126,7 +126,6 @@ impl Emitter<'_> {
         let number = |n: usize| stmt.numbers.get(n).copied().unwrap_or(0);
         match stmt.op {
             MachineOp::IsAligned => self.is_aligned(stmt),
-            MachineOp::FetchChunk => self.fetch_chunk(stmt),
             MachineOp::FragmentFill => {
                 let ty = self.fragment_type(Scalar::F32, Use::Sum);
                 let float = self.b.type_float(32);
@@ -188,28 +187,6 @@ impl Emitter<'_> {
         let bit = self.b.op(Spv::BitwiseAnd, u32_type, &[word, mask]);
         let id = self.b.op(Spv::INotEqual, bool_type, &[bit, zero]);
         self.define(result, Parts::one(id));
-        Ok(())
-    }
-
-    /// Volatile, so that the driver leaves it where it stands.
-    fn fetch_chunk(&mut self, stmt: &MachineStmt) -> Result<(), LowerError> {
-        let (Some(result), Some(param)) = (stmt.result, stmt.source) else {
-            return self.not_legalised("a chunk of no tensor");
-        };
-        let target = self.target(Place::Flat(param), &stmt.operands)?;
-        if target.class != StorageClass::PhysicalStorageBuffer {
-            return self.not_legalised("a chunk that no address reaches");
-        }
-        let cell = self.part_type(WIDE);
-        let pointer = self.address_pointer(&target, cell, 0);
-        let access = MemoryAccess::VOLATILE | MemoryAccess::ALIGNED;
-        let operands = vec![
-            Operand::IdRef(pointer),
-            Operand::MemoryAccess(access),
-            Operand::LiteralBit32(WIDE_BYTES),
-        ];
-        let words = self.b.op_with(Spv::Load, cell, operands);
-        self.define(result, Parts::one(words));
         Ok(())
     }
 

@@ -145,9 +145,6 @@ impl Emitter<'_> {
                 Stmt::Machine(machine) => {
                     places.extend(machine.arrays.iter().copied().map(Place::Array));
                     aligned |= machine.op == MachineOp::IsAligned;
-                    if machine.op == MachineOp::FetchChunk {
-                        places.extend(machine.source.map(Place::Flat));
-                    }
                 }
                 Stmt::Subgroup { op, .. } => lane_bounds |= super::exchange::asks_lane(*op),
                 Stmt::Set(..)

@@ -4,13 +4,9 @@
 //! ```text
 //! fetch the first slice into registers
 //! each turn of the author's loop, each slice of it:
-//!     barrier; registers to shared memory
-//!     fetch the next slice, the first of the next turn behind the last
-//!     barrier; multiply
+//!     barrier; registers to shared memory; barrier
+//!     fetch the next slice, the first of the next turn behind the last; multiply
 //! ```
-//!
-//! The fetch stands before a barrier so that compilers leave it there: they move reads down among
-//! the products, next to their use, which then waits for them.
 //!
 //! A chunk outside of the tensor is read from within, so that no access waits for a branch, and
 //! replaced by zeros on its way to shared memory, so that nothing waits for it before. What is fetched past the loop's end is zeros or some part of the tensor, and
@@ -19,7 +15,6 @@
 
 use iron_ir::entity::{Local, Param, Tile, Value};
 use iron_ir::kernel::{Block, Kernel, TensorLayout};
-use iron_ir::machine::{MachineOp, MachineStmt};
 use iron_ir::op::{BinaryOp, BuiltinOp, CompareOp, Stmt, TileSpace, TileStmt, Unroll};
 use iron_ir::{Op, Place, Scalar, Type};
 
@@ -158,13 +153,9 @@ impl<'a> Part<'a> {
         let mut indices = self.from.leading.to_vec();
         indices.extend([0, 1].map(|axis| b.select(is_inside[axis], at[axis], zero)));
         let offset = flat(b, self.from.param, &indices, 0);
-        let words = b.value(Op::Result, WORDS);
-        b.push(Stmt::Machine(MachineStmt {
-            result: Some(words),
-            source: Some(self.from.param),
-            ..MachineStmt::new(MachineOp::FetchChunk, &[], &[offset], &[])
-        }));
-        words
+        let ty = self.scalar(b).x(CHUNK as u8);
+        let loaded = b.load(Place::Flat(self.from.param), vec![offset], ty);
+        b.value(Op::Bitcast(loaded), WORDS)
     }
 
     /// A chunk that was read so: zeros outside of the tensor.
@@ -404,8 +395,8 @@ impl Pipeline<'_> {
                     part.write_chunk(b, tiles, turn, words);
                 }
             }
-            fetch(b, slice.next.0, slice.next.1);
             b.workgroup_barrier();
+            fetch(b, slice.next.0, slice.next.1);
         });
     }
 

@@ -128,9 +128,6 @@ inline uint4 fragment_across_lines(const unsigned short* first, unsigned int pit
   return iron_emulated::fragment(first, 1u, pitch);
 }
 
-#define IRON_FETCH_BY_HOST
-inline uint4 fetch_words(const void* place) { return *static_cast<const uint4*>(place); }
-
 // `asm volatile(…)`: the texts' only statements of this form are `griddepcontrol`, which orders
 // launches. Launches run one after the other here, so it does nothing. Any other instruction is
 // refused before a text is compiled.
