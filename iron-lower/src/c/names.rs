@@ -268,6 +268,7 @@ const OURS: &[&str] = &[
     "max_nan",
     "wrapping_abs",
     "check_index",
+    "barrier_device",
     "grid_barrier",
     "grid_arrivals",
     "arrivals_now",

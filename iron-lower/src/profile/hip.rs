@@ -16,6 +16,7 @@ const FEATURES: &[Feature] = &[
     Feature::AtomicF32Add,
     Feature::Subgroups,
     Feature::GridBarrier,
+    Feature::DeviceBarrier,
 ];
 
 pub(super) fn profiles() -> Vec<Profile> {
