@@ -273,6 +273,7 @@ const C_FAMILY: Legal = Legal {
     max_vector_lanes: 8,
     subgroup_size: None,
     linear_subgroups: true,
+    has_words_of_vectors: true,
     native_saturating_convert: true,
     native_ordered_minmax: true,
     native_total_division: true,

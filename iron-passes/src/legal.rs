@@ -59,6 +59,8 @@ pub struct Legal {
     /// Lane `l` of subgroup `s` is the thread of linear index `s * subgroup_size + l`, and
     /// shuffles exist: collectives may go through them.
     pub linear_subgroups: bool,
+    /// Eight lanes of 16 bits as four words, and back, cost nothing.
+    pub has_words_of_vectors: bool,
     /// Conversion of floats to integers saturates and takes NaN to 0.
     pub native_saturating_convert: bool,
     /// `min` and `max` of floats order zeros and treat NaN as the specification says.
@@ -104,6 +106,7 @@ impl Legal {
         max_vector_lanes: 4,
         subgroup_size: None,
         linear_subgroups: false,
+        has_words_of_vectors: false,
         native_saturating_convert: false,
         native_ordered_minmax: false,
         native_total_division: false,

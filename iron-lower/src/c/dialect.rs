@@ -203,8 +203,10 @@ pub(crate) struct MachineNames<'a> {
     pub operands: Vec<String>,
     /// The tensor map of its tensor and rows.
     pub tensor_map: Option<&'a str>,
+    /// Lanes of a subgroup, where the profile says.
+    pub lanes: Option<u32>,
     /// The word of aligned tensors.
-    pub aligned: Option<&'a str>,
+    pub aligned: Option<String>,
 }
 
 /// The threads that run one block of a division into roles.

@@ -87,7 +87,8 @@ fn identify(driver: &Driver, device: i32) -> Result<Found, DeviceError> {
     let base = architecture.split(':').next().unwrap_or_default();
     let known = profile::by_name(base).filter(|p| p.target == iron_lower::Target::Hip);
     let fallback = if lanes == 64 { "gfx90a" } else { "gfx1100" };
-    let profile = known
+    let is_known = known.is_some();
+    let mut profile = known
         .or_else(|| profile::by_name(fallback))
         .ok_or_else(|| DeviceError::Usage {
             backend: "hip",
@@ -101,6 +102,10 @@ fn identify(driver: &Driver, device: i32) -> Result<Found, DeviceError> {
                 profile.name, profile.subgroup_size
             ),
         });
+    }
+    // Of the architectures without a profile, those of RDNA 3 and 3.5 have its matrix instructions.
+    if !is_known && !base.starts_with("gfx11") {
+        profile.legal.fragments = None;
     }
     Ok(Found {
         profile,
