@@ -83,6 +83,9 @@ pub struct Legal {
     pub tile_route: TileRoute,
     /// Matrix units that a subgroup feeds; tiles that fit go through them.
     pub fragments: Option<Fragments>,
+    /// Lanes of a subgroup that does so, where [`subgroup_size`](Legal::subgroup_size) leaves them
+    /// open.
+    pub fragment_lanes: Option<u32>,
     /// The matrix product of 32 threads ([`Stmt::Mma`](iron_ir::Stmt::Mma)), which are a subgroup.
     pub has_mma: bool,
     /// 64-bit integers.
@@ -118,6 +121,7 @@ impl Legal {
         shared_bytes_limit: 32 * 1024,
         tile_route: TileRoute::Loops,
         fragments: None,
+        fragment_lanes: None,
         has_mma: false,
         has_int64: true,
         has_dependent_launch: false,

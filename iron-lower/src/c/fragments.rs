@@ -1,8 +1,13 @@
 //! Fragments of subgroups ([`iron_ir::machine`]) as calls of a few helper functions, whose texts
 //! are each language's own.
 
+use std::collections::HashSet;
+
 use iron_ir::Handle;
+use iron_ir::entity::Array;
+use iron_ir::kernel::{Kernel, Space};
 use iron_ir::machine::{MachineOp, MachineStmt};
+use iron_ir::op::Stmt;
 use iron_ir::types::Scalar;
 
 use super::dialect::{Dialect, MachineNames};
@@ -99,4 +104,18 @@ pub(crate) fn is_aligned(stmt: &MachineStmt, names: &MachineNames<'_>) -> Result
         (Some(word), Some(bit)) => Ok(format!("({word} >> {bit}u & 1u) != 0u")),
         _ => Err(format!("`{}` without its parts", stmt.op.name())),
     }
+}
+
+/// The private arrays that are fragments of sums.
+pub(crate) fn sums(kernel: &Kernel) -> HashSet<Array> {
+    let mut found = HashSet::new();
+    kernel.body.walk(&mut |stmt, _| {
+        if let Stmt::Machine(machine) = stmt
+            && machine.op.is_of_fragments()
+        {
+            found.extend(machine.arrays.first());
+        }
+    });
+    found.retain(|array| kernel.arrays[*array].space == Space::Private);
+    found
 }

@@ -96,7 +96,7 @@ fn products(
 /// What a text has, and what a wrong one has instead.
 type Change = (&'static str, &'static str);
 
-const WRONG: [(Backend, &str, &[Change]); 3] = [
+const WRONG: [(Backend, &str, &[Change]); 4] = [
     (
         Backend::EmulatedHip,
         "gfx942",
@@ -144,6 +144,24 @@ const WRONG: [(Backend, &str, &[Change]); 3] = [
             ),
             ("own[2u * i * pitch] = sums[i]", "own[i * pitch] = sums[i]"),
             ("sums[i] = own[2u * i * pitch]", "sums[i] = own[i * pitch]"),
+        ],
+    ),
+    (
+        Backend::EmulatedMsl,
+        "metal3.1",
+        &[
+            ("i % 2u * 8u * a_pitch", "i % 2u * 4u * a_pitch"),
+            ("j % 2u * 8u * b_pitch + k", "j % 2u * 8u * b_pitch"),
+            ("true", "false"),
+            ("i % 2u * 2u + j % 2u", "j % 2u * 2u + i % 2u"),
+            (
+                "simdgroup_store(sums[1], first + 8u",
+                "simdgroup_store(sums[1], first + 4u",
+            ),
+            (
+                "simdgroup_load(sums[2], first + 8u * pitch",
+                "simdgroup_load(sums[2], first + 8u",
+            ),
         ],
     ),
     (
