@@ -27,10 +27,13 @@ pub(super) fn storage(kernel: &mut Kernel, legal: &Legal) {
                 Op::Bitcast(source) => {
                     // One that changes nothing but the type's name stays until the names are gone:
                     // what is computed from it must see a float.
+                    if b.ty(source).lanes == ty.lanes {
+                        return Some(stmt);
+                    }
                     let from = b.ty(source);
-                    let are_words = legal.has_words_of_vectors
-                        && (from == WORDS && ty.lanes == 8 || ty == WORDS && from.lanes == 8);
-                    if from.lanes == ty.lanes || are_words {
+                    let are_words =
+                        from == WORDS && ty.lanes == 8 || ty == WORDS && from.lanes == 8;
+                    if are_words && legal.has_words_of_vectors {
                         return Some(stmt);
                     }
                     regroup(b, source, ty)
