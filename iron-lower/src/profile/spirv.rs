@@ -154,6 +154,8 @@ fn profile(
             // Eight lanes are two vectors of four, and one access where the elements are narrow.
             max_vector_lanes: 8,
             max_vector_bytes: 64,
+            // naga, which reads what has no device addresses, has no such cast.
+            native_regroup: options.device_addresses,
             has_erf: true,
             ..Legal::PORTABLE
         },
