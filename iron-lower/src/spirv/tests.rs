@@ -109,9 +109,9 @@ fn fragments_are_cooperative_matrices() {
         assert!(text.contains(line), "no `{line}` in\n{text}");
     }
     // A subgroup's grid is 2 by 2: two steps of two and two reads and four products, in each of
-    // two loops.
-    assert_eq!(text.matches("OpCooperativeMatrixMulAddKHR").count(), 16);
-    assert_eq!(text.matches("OpCooperativeMatrixLoadKHR").count(), 16);
+    // three loops.
+    assert_eq!(text.matches("OpCooperativeMatrixMulAddKHR").count(), 24);
+    assert_eq!(text.matches("OpCooperativeMatrixLoadKHR").count(), 24);
 }
 
 #[test]
