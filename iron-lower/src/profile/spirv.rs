@@ -36,6 +36,9 @@ pub struct SpirvOptions {
     /// operand, as Mesa's software driver does. Operands that it could find to be one are then
     /// hidden from it.
     pub drops_zero_operands: bool,
+    /// The driver's `Exp2` of `f32` was measured over all exponents and stays within two units in
+    /// the last place or so, which Vulkan does not promise: `exp` then leaves a fraction to it.
+    pub accurate_exp2: bool,
 }
 
 impl SpirvOptions {
@@ -50,6 +53,7 @@ impl SpirvOptions {
         atomic_float_add: false,
         loop_turns: None,
         drops_zero_operands: false,
+        accurate_exp2: false,
     };
 
     /// Storage buffers, and no execution mode that naga does not read.
