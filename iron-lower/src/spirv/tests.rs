@@ -114,6 +114,38 @@ fn fragments_are_cooperative_matrices() {
     assert_eq!(text.matches("OpCooperativeMatrixLoadKHR").count(), 24);
 }
 
+/// The formula is the driver's only where its power of two is known to be accurate, and needs an
+/// `fma` that rounds once.
+#[test]
+fn exp_leaves_a_fraction_to_an_accurate_driver() {
+    let text = "kernel @k grid(1, 1, 1) workgroup(64, 1, 1) {
+  param @x: tensor<f32, [64], read_write, align 1>
+  %i: u32 = local_index
+  %v: f32 = load @x[%i]
+  %w: f32 = exp %v
+  store @x[%i] = %w
+}
+";
+    let kernel = iron_ir::parse::parse(text).expect("parses");
+    let mut profile = profile::by_name("vulkan1.3").expect("the profile is known");
+    for (accurate_exp2, fused_multiply_add, instructions) in
+        [(false, true, 0), (true, false, 0), (true, true, 1)]
+    {
+        profile.spirv = profile.spirv.map(|options| super::SpirvOptions {
+            accurate_exp2,
+            fused_multiply_add,
+            ..options
+        });
+        let lowered = crate::lower(&kernel, &profile).expect("lowers");
+        let crate::Code::SpirV(words) = lowered.code else {
+            panic!("a module");
+        };
+        let text = disassemble(&words);
+        assert_eq!(text.matches(" Exp2 ").count(), instructions, "{text}");
+        spirv_val(&words).expect("valid");
+    }
+}
+
 #[test]
 fn the_validator_is_asked() {
     let mut words = emit(&axpy(Scalar::F32), &profiles()[0]).expect("the kernel lowers");
