@@ -245,12 +245,22 @@ mod tests {
         for (schema, held) in [
             (json!({}), json!({"type": "object"})),
             (json!(true), json!({"type": "object"})),
-            (json!({"$ref": "#/x"}), json!({"$ref": "#/x", "type": "object"})),
-            (json!({"type": ["object", "null"]}), json!({"type": "object"})),
+            (
+                json!({"$ref": "#/x"}),
+                json!({"$ref": "#/x", "type": "object"}),
+            ),
+            (
+                json!({"type": ["object", "null"]}),
+                json!({"type": "object"}),
+            ),
         ] {
             assert_eq!(of_object(schema), Ok(held));
         }
-        for schema in [json!({"type": "array"}), json!({"type": ["null"]}), json!(false)] {
+        for schema in [
+            json!({"type": "array"}),
+            json!({"type": ["null"]}),
+            json!(false),
+        ] {
             let functions = [("f".to_owned(), schema)];
             let (function, problem) = ToolFormat::Hermes.grammar(&functions).expect_err("refused");
             assert_eq!(function, "f");
