@@ -21,6 +21,7 @@ use crate::c::ops::Ops;
 use crate::error::LowerError;
 use crate::places::Places;
 use crate::profile::Profile;
+use fragments::Warp;
 
 /// Flags of NVRTC (and of nvcc) beside the architecture. A fused multiply-add stands in the
 /// text where the kernel has one, so the compiler must not make others.
@@ -457,7 +458,10 @@ impl Dialect for Cuda {
         stmt: &MachineStmt,
         names: &MachineNames<'_>,
     ) -> Result<String, String> {
-        machine::statement(&mut ops.helpers, stmt, names)
+        match stmt.op.is_of_fragments() {
+            true => c::fragments::statement(self, &Warp, &mut ops.helpers, stmt, names),
+            false => machine::statement(&mut ops.helpers, stmt, names),
+        }
     }
 
     fn role_barrier(&self, ops: &mut Ops<'_>, role: Role) -> Result<String, String> {

@@ -56,7 +56,8 @@ impl Units {
     /// How a kernel whose tiles fit is divided, on a target that has such products.
     pub fn of(kernel: &Kernel, legal: &Legal) -> Option<Units> {
         let fragments = legal.fragments?;
-        let lanes = legal.subgroup_size.filter(|n| [32, 64].contains(n))?;
+        let lanes = legal.subgroup_size.or(legal.fragment_lanes);
+        let lanes = lanes.filter(|n| [32, 64].contains(n))?;
         let [threads, 1, 1] = kernel.contract.workgroup else {
             return None;
         };
@@ -237,6 +238,9 @@ pub(super) struct Turn {
     pub loads: Vec<(Tile, bool)>,
     /// Steps of `k` of each tile.
     pub depth: u32,
+    /// Each load's place is the loop's variable plus what the loop does not change, or that alone:
+    /// those of the first and the last turn enclose the others.
+    pub is_straight: bool,
 }
 
 /// The turn that a loop's body is: values, then loads of tiles that nothing else names, then
@@ -250,6 +254,7 @@ pub(super) fn turn(
     let mut loads: Vec<(Tile, u32)> = Vec::new();
     let mut by_rows: BTreeMap<Tile, (bool, u32)> = BTreeMap::new();
     let mut products = 0;
+    let mut is_straight = true;
     for (stmt, _) in &body.0 {
         match stmt {
             Stmt::Let(value) => {
@@ -276,6 +281,7 @@ pub(super) fn turn(
                 if !copies || loads.iter().any(|(t, _)| t == tile) {
                     return None;
                 }
+                is_straight &= moves_along(kernel, origin[0], index).is_some();
                 loads.push((*tile, 1));
             }
             Stmt::Tile(TileStmt::Matmul {
@@ -317,6 +323,7 @@ pub(super) fn turn(
     Some(Turn {
         loads: loads.collect(),
         depth,
+        is_straight,
     })
 }
 
