@@ -290,6 +290,17 @@ impl Kernel {
         found
     }
 
+    /// Whether the body multiplies fragments of subgroups.
+    pub fn multiplies_fragments(&self) -> bool {
+        let mut found = false;
+        self.body.walk(&mut |stmt, _| {
+            if let Stmt::Machine(machine) = stmt {
+                found |= machine.op.is_of_fragments();
+            }
+        });
+        found
+    }
+
     /// Whether the body asks which tensors are aligned.
     pub fn asks_alignment(&self) -> bool {
         let mut found = false;

@@ -17,6 +17,7 @@ use iron_passes::{Legal, TileRoute};
 
 use crate::error::{Lack, Unsupported};
 
+pub(crate) use msl::APPLE_LANES;
 pub use needs::{Need, needs};
 pub use spirv::SpirvOptions;
 
@@ -273,6 +274,7 @@ const C_FAMILY: Legal = Legal {
     max_vector_lanes: 8,
     subgroup_size: None,
     linear_subgroups: true,
+    has_words_of_vectors: true,
     native_saturating_convert: true,
     native_ordered_minmax: true,
     native_total_division: true,
@@ -285,6 +287,7 @@ const C_FAMILY: Legal = Legal {
     shared_bytes_limit: 0,
     tile_route: TileRoute::Loops,
     fragments: None,
+    fragment_lanes: None,
     has_mma: false,
     has_int64: true,
     has_dependent_launch: false,

@@ -59,6 +59,8 @@ pub struct Legal {
     /// Lane `l` of subgroup `s` is the thread of linear index `s * subgroup_size + l`, and
     /// shuffles exist: collectives may go through them.
     pub linear_subgroups: bool,
+    /// Eight lanes of 16 bits as four words, and back, cost nothing.
+    pub has_words_of_vectors: bool,
     /// Conversion of floats to integers saturates and takes NaN to 0.
     pub native_saturating_convert: bool,
     /// `min` and `max` of floats order zeros and treat NaN as the specification says.
@@ -83,6 +85,9 @@ pub struct Legal {
     pub tile_route: TileRoute,
     /// Matrix units that a subgroup feeds; tiles that fit go through them.
     pub fragments: Option<Fragments>,
+    /// Lanes of a subgroup that does so, where [`subgroup_size`](Legal::subgroup_size) leaves them
+    /// open.
+    pub fragment_lanes: Option<u32>,
     /// The matrix product of 32 threads ([`Stmt::Mma`](iron_ir::Stmt::Mma)), which are a subgroup.
     pub has_mma: bool,
     /// 64-bit integers.
@@ -106,6 +111,7 @@ impl Legal {
         max_vector_lanes: 4,
         subgroup_size: None,
         linear_subgroups: false,
+        has_words_of_vectors: false,
         native_saturating_convert: false,
         native_ordered_minmax: false,
         native_total_division: false,
@@ -118,6 +124,7 @@ impl Legal {
         shared_bytes_limit: 32 * 1024,
         tile_route: TileRoute::Loops,
         fragments: None,
+        fragment_lanes: None,
         has_mma: false,
         has_int64: true,
         has_dependent_launch: false,

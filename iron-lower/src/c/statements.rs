@@ -225,7 +225,8 @@ impl Printer<'_> {
             tensor_map: stmt
                 .source
                 .and_then(|param| field(FieldKind::TensorMap(param, rows))),
-            aligned: field(FieldKind::Aligned),
+            lanes: self.profile.subgroup_size,
+            aligned: field(FieldKind::Aligned).map(|name| self.dialect.block_field(name)),
         };
         let line = self.dialect.machine(&mut self.ops, stmt, &names)?;
         match stmt.result {

@@ -6,8 +6,8 @@ use iron_ir::machine::{MachineOp, MachineStmt};
 use iron_ir::op::Stmt;
 use iron_ir::types::Scalar;
 
-use super::fragments;
 use crate::c::dialect::MachineNames;
+use crate::c::fragments;
 use crate::c::helpers::Helpers;
 
 /// The struct that the runtime fills by `cuTensorMapEncodeTiled`.
@@ -95,9 +95,6 @@ pub(super) fn statement(
     stmt: &MachineStmt,
     names: &MachineNames<'_>,
 ) -> Result<String, String> {
-    if stmt.op.is_of_fragments() {
-        return fragments::statement(helpers, stmt, names);
-    }
     let MachineNames {
         arrays, operands, ..
     } = names;
@@ -144,11 +141,7 @@ pub(super) fn statement(
                 inner_first.join(", ")
             )
         }
-        MachineOp::IsAligned => {
-            let bit = stmt.source.map(iron_ir::Handle::index);
-            let (word, bit) = (names.aligned.ok_or_else(missing)?, bit.ok_or_else(missing)?);
-            format!("({word} >> {bit}u & 1u) != 0u")
-        }
+        MachineOp::IsAligned => fragments::is_aligned(stmt, names)?,
         MachineOp::SharedFence => {
             "asm volatile(\"fence.proxy.async.shared::cta;\" ::: \"memory\");".into()
         }

@@ -73,9 +73,11 @@ const FEATURES: &[Feature] = &[
     Feature::Atomic64,
     Feature::AtomicF32Add,
     Feature::Subgroups,
+    Feature::DeviceBarrier,
 ];
 
-/// What naga and drivers without device addresses take.
+/// What naga and drivers without device addresses take: without the Vulkan memory model, no order
+/// between workgroups.
 const DESCRIPTOR_FEATURES: &[Feature] = &[
     Feature::F16,
     Feature::BF16,

@@ -56,7 +56,8 @@ impl Units {
     /// How a kernel whose tiles fit is divided, on a target that has such products.
     pub fn of(kernel: &Kernel, legal: &Legal) -> Option<Units> {
         let fragments = legal.fragments?;
-        let lanes = legal.subgroup_size.filter(|n| [32, 64].contains(n))?;
+        let lanes = legal.subgroup_size.or(legal.fragment_lanes);
+        let lanes = lanes.filter(|n| [32, 64].contains(n))?;
         let [threads, 1, 1] = kernel.contract.workgroup else {
             return None;
         };

@@ -496,6 +496,8 @@ fn features(context: &Context) -> &'static [Feature] {
             // A compare-exchange loop serves where the instruction is absent.
             Feature::AtomicF32Add => true,
             Feature::Subgroups => info.subgroups,
+            // The memory model's device scope is among what every device here must have.
+            Feature::DeviceBarrier => true,
             Feature::GridBarrier | Feature::DependentLaunch => false,
         })
         .collect();

@@ -5,6 +5,7 @@
 // The text's own halves are PTX.
 #define IRON_HALF_BY_HOST
 #define IRON_EXP2_BY_HOST
+#define IRON_FENCE_BY_HOST
 struct half {
   unsigned short bits;
 };
@@ -80,11 +81,7 @@ struct MmaWords {
 template <class Value>
 inline float4 mma(uint2 low, uint2 high, uint2 b, float4 sum, unsigned int line, Value value) {
   const unsigned int own = threadIdx.x % 32u, row = own / 4u, pair = own % 4u;
-  // All lanes write to memory of lane 0, which stays until all have read it.
-  MmaWords memory[32];
-  MmaWords* const all = shuffle(&memory[0], 0u, 0xffffffffu, line);
-  all[own] = {low, high, b};
-  subgroup_barrier(0xffffffffu, line);
+  const MmaWords* const all = all_of_subgroup(MmaWords{low, high, b}, line);
   const auto four = [&](uint2 words, float* out) {
     const unsigned long long bits = (unsigned long long)words.y << 32 | words.x;
     for (int i = 0; i < 4; i++) out[i] = value((unsigned short)(bits >> (16 * i)));
@@ -98,7 +95,6 @@ inline float4 mma(uint2 low, uint2 high, uint2 b, float4 sum, unsigned int line,
     for (int i = 0; i < 4; i++)
       for (int k = 0; k < 4; k++) *sums[i] = fmaf(rows[i / 2][k], columns[i % 2][k], *sums[i]);
   }
-  subgroup_barrier(0xffffffffu, line);
   return sum;
 }
 }  // namespace iron_emulated
