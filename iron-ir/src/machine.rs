@@ -89,6 +89,17 @@ crate::op::operators! {
         FragmentStore = "fragment_store",
         /// Reads a fragment as [`FragmentStore`](MachineOp::FragmentStore) writes it.
         FragmentLoad = "fragment_load",
+        /// Begins to copy 16 bytes of a tensor to shared memory, of which those count that an
+        /// operand says, 16 or none; the others become zero (PTX: `cp.async`). Each thread begins
+        /// its own. Arrays: memory (shared, of 16-bit floats). Source: the tensor, of the same
+        /// type. Operands: element of memory, element of the tensor from its first one on (`u64`),
+        /// bytes.
+        CopyChunk = "copy_chunk",
+        /// Ends a group of this thread's copies.
+        CopyEnd = "copy_end",
+        /// Waits until this thread's groups of copies are done, but for the last ones. Numbers:
+        /// groups that may go on.
+        CopyWait = "copy_wait",
         /// Raises (second number 1) or lowers (0) the registers of this warpgroup's threads.
         /// Numbers: registers, direction.
         Registers = "registers",
@@ -104,7 +115,8 @@ pub struct Signature {
     pub arrays: usize,
     /// A tensor is named.
     pub source: bool,
-    /// Operands, `u32` each; [`MachineOp::CopyPanel`] has one more a dimension.
+    /// Operands, `u32` each but for one of [`MachineOp::CopyChunk`]; [`MachineOp::CopyPanel`] has
+    /// one more a dimension.
     pub operands: usize,
     /// Numbers.
     pub numbers: usize,
@@ -123,6 +135,8 @@ impl MachineOp {
             MachineOp::FragmentFill => (1, 0, 2),
             MachineOp::FragmentProduct => (3, 2, 9),
             MachineOp::FragmentStore | MachineOp::FragmentLoad => (2, 1, 2),
+            MachineOp::CopyChunk => (1, 3, 0),
+            MachineOp::CopyWait => (0, 0, 1),
             MachineOp::Registers => (0, 0, 2),
             MachineOp::TurnWait | MachineOp::TurnGive => (0, 1, 0),
             MachineOp::SignalFence
@@ -130,7 +144,8 @@ impl MachineOp {
             | MachineOp::SharedFence
             | MachineOp::ProductBegin
             | MachineOp::ProductEnd
-            | MachineOp::ProductLeave => (0, 0, 0),
+            | MachineOp::ProductLeave
+            | MachineOp::CopyEnd => (0, 0, 0),
         };
         Signature {
             result: match self {
@@ -138,7 +153,10 @@ impl MachineOp {
                 _ => None,
             },
             arrays,
-            source: matches!(self, MachineOp::CopyPanel | MachineOp::IsAligned),
+            source: matches!(
+                self,
+                MachineOp::CopyPanel | MachineOp::CopyChunk | MachineOp::IsAligned
+            ),
             operands,
             numbers,
         }
@@ -146,6 +164,14 @@ impl MachineOp {
 }
 
 impl MachineOp {
+    /// Whether it begins, ends or awaits copies of chunks.
+    pub const fn is_of_chunks(self) -> bool {
+        matches!(
+            self,
+            MachineOp::CopyChunk | MachineOp::CopyEnd | MachineOp::CopyWait
+        )
+    }
+
     /// Whether it is about fragments.
     pub const fn is_of_fragments(self) -> bool {
         matches!(
@@ -219,7 +245,12 @@ pub(crate) fn fault(kernel: &Kernel, stmt: &MachineStmt) -> Option<String> {
     if stmt.result.map(|v| kernel.ty(v)) != expected.result {
         return Some(format!("`{name}` has a result of another type"));
     }
-    if let Some(value) = stmt.operands.iter().find(|v| kernel.ty(**v) != Type::U32) {
+    let is_wide = |n: usize| stmt.op == MachineOp::CopyChunk && n == 1;
+    let mut operands = stmt.operands.iter().enumerate();
+    if let Some((_, value)) = operands.find(|(n, v)| {
+        let ty = kernel.ty(**v);
+        ty != if is_wide(*n) { Type::U64 } else { Type::U32 }
+    }) {
         return Some(format!("an operand of `{name}` is {}", kernel.ty(*value)));
     }
     let mut spaces = stmt.arrays.iter().map(|a| {
@@ -241,6 +272,7 @@ pub(crate) fn fault(kernel: &Kernel, stmt: &MachineStmt) -> Option<String> {
             let is_bits = |a| is_half(a) || a == Some((Space::Shared, Scalar::U16));
             spaces.next() == Some(Some((Space::Private, Scalar::F32))) && spaces.all(is_bits)
         }
+        MachineOp::CopyChunk => spaces.all(is_half),
         MachineOp::Product => {
             spaces.next() == Some(Some((Space::Private, Scalar::F32))) && spaces.all(is_half)
         }
@@ -263,6 +295,8 @@ pub(crate) fn fault(kernel: &Kernel, stmt: &MachineStmt) -> Option<String> {
         | MachineOp::ProductLeave
         | MachineOp::TurnWait
         | MachineOp::TurnGive
+        | MachineOp::CopyEnd
+        | MachineOp::CopyWait
         | MachineOp::Registers => true,
     };
     (!fits).then(|| format!("an array of `{name}` has the wrong space or type"))

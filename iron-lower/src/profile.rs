@@ -288,6 +288,7 @@ const C_FAMILY: Legal = Legal {
     tile_route: TileRoute::Loops,
     fragments: None,
     fragment_lanes: None,
+    has_chunk_copies: false,
     has_mma: false,
     has_int64: true,
     has_dependent_launch: false,

@@ -88,6 +88,10 @@ pub struct Legal {
     /// Lanes of a subgroup that does so, where [`subgroup_size`](Legal::subgroup_size) leaves them
     /// open.
     pub fragment_lanes: Option<u32>,
+    /// Chunks of 16 bytes are copied from tensors to shared memory by themselves
+    /// ([`MachineOp::CopyChunk`](iron_ir::machine::MachineOp::CopyChunk)), where fragments are read
+    /// from.
+    pub has_chunk_copies: bool,
     /// The matrix product of 32 threads ([`Stmt::Mma`](iron_ir::Stmt::Mma)), which are a subgroup.
     pub has_mma: bool,
     /// 64-bit integers.
@@ -125,6 +129,7 @@ impl Legal {
         tile_route: TileRoute::Loops,
         fragments: None,
         fragment_lanes: None,
+        has_chunk_copies: false,
         has_mma: false,
         has_int64: true,
         has_dependent_launch: false,

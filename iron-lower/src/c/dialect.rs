@@ -205,6 +205,8 @@ pub(crate) struct MachineNames<'a> {
     pub scalar: Scalar,
     /// Operands.
     pub operands: Vec<String>,
+    /// Its tensor.
+    pub tensor: Option<&'a str>,
     /// The tensor map of its tensor and rows.
     pub tensor_map: Option<&'a str>,
     /// Lanes of a subgroup, where the profile says.

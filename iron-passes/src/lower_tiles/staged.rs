@@ -16,6 +16,8 @@
 //! address or strides, or a tile's place in it, allow no accesses of 16 bytes, each slice is read
 //! element by element when its turn comes.
 
+mod copies;
+
 use iron_ir::entity::{Local, Param, Tile, Value};
 use iron_ir::kernel::{Block, Kernel, TensorLayout};
 use iron_ir::op::{BinaryOp, BuiltinOp, CompareOp, Stmt, TileSpace, TileStmt, Unroll};
@@ -395,6 +397,11 @@ pub(super) fn pipelined(b: &mut Builder<'_>, tiles: &mut Tiles<'_>, all: Loop, t
         all,
         turn,
     };
+    let stages = (tiles.subgroups.as_ref()).map_or(1, |s| s.units.stages);
+    if stages > 1 {
+        return pipeline
+            .where_aligned(b, tiles, |b| copies::pipelined(b, tiles, &pipeline, stages));
+    }
     match pipeline.condition(b, tiles) {
         None => pipeline.by_elements(b, tiles),
         Some(condition) => {
@@ -526,6 +533,25 @@ impl Pipeline<'_> {
         });
     }
 
+    /// The loop as `then` makes it where chunks are aligned, element by element elsewhere.
+    fn where_aligned(
+        &self,
+        b: &mut Builder<'_>,
+        tiles: &Tiles<'_>,
+        then: impl FnOnce(&mut Builder<'_>),
+    ) {
+        let Some(condition) = self.condition(b, tiles) else {
+            return self.by_elements(b, tiles);
+        };
+        let then_block = b.nested(then);
+        let else_block = b.nested(|b| self.by_elements(b, tiles));
+        b.push(Stmt::If {
+            condition,
+            then_block,
+            else_block,
+        });
+    }
+
     /// The loop with every slice read when its turn comes.
     fn by_elements(&self, b: &mut Builder<'_>, tiles: &Tiles<'_>) {
         self.each_slice(b, tiles, |b, slice| {
@@ -573,7 +599,7 @@ impl Pipeline<'_> {
                         next,
                     };
                     bring(b, slice);
-                    self.multiply(b, tiles);
+                    self.multiply(b, tiles, None);
                 };
                 let zero = b.u32(0);
                 let count = self.turn.depth / self.slice;
@@ -602,7 +628,8 @@ impl Pipeline<'_> {
         );
     }
 
-    fn multiply(&self, b: &mut Builder<'_>, tiles: &Tiles<'_>) {
+    /// Multiplies the slice that memory holds, in a stage where it has several.
+    fn multiply(&self, b: &mut Builder<'_>, tiles: &Tiles<'_>, stage: Option<Value>) {
         for product in &self.products {
             if let TileStmt::Matmul {
                 accumulator,
@@ -613,7 +640,7 @@ impl Pipeline<'_> {
             } = product
             {
                 let operands = [(*a, *transpose_a), (*right, *transpose_b)];
-                subgroup::product(b, tiles, *accumulator, operands);
+                subgroup::product(b, tiles, *accumulator, operands, stage);
             }
         }
     }

@@ -31,6 +31,9 @@ pub(super) const SCRATCH_PITCH: u32 = FRAGMENT + 4;
 /// Steps of `k` of a slice, the best first.
 const SLICES: [u32; 3] = [64, 32, 16];
 
+/// Steps of `k` and stages of slices that copies bring, the best first.
+const STAGED: [(u32, u32); 3] = [(32, 4), (32, 3), (16, 3)];
+
 /// Registers of a thread that sums, and slices on their way, may take.
 const MOST_REGISTERS: u32 = 160;
 
@@ -48,6 +51,8 @@ pub(super) struct Units {
     /// Steps of `k` that memory holds of a tile at a time, for the tiles of turns, and whether
     /// they are its rows.
     pub slices: BTreeMap<Tile, (u32, bool)>,
+    /// Slices that memory holds of the tiles of turns: more than one where copies bring them.
+    pub stages: u32,
     /// How often statements name each tile.
     pub named: BTreeMap<Tile, u32>,
 }
@@ -69,6 +74,7 @@ impl Units {
             grid: (0, 0),
             sums: BTreeSet::new(),
             slices: BTreeMap::new(),
+            stages: 1,
             named: BTreeMap::new(),
         };
         let (mut fits, mut reduces) = (true, false);
@@ -94,8 +100,13 @@ impl Units {
         find_turns(kernel, &units, &kernel.body, &mut turns);
         let sums: u32 = units.sums.iter().map(|t| units.elements(kernel, *t)).sum();
         let reserved = if reduces { REDUCTION_BYTES } else { 0 };
-        let slice = SLICES.into_iter().find(|&slice| {
+        // Two workgroups share a multiprocessor's memory.
+        let staged = STAGED.map(|(slice, stages)| (slice, stages, legal.shared_bytes_limit / 2));
+        let staged = (staged.into_iter()).filter(|_| legal.has_chunk_copies && !turns.is_empty());
+        let plain = SLICES.map(|slice| (slice, 1, legal.shared_bytes_limit));
+        let slice = staged.chain(plain).find(|&(slice, stages, limit)| {
             units.slices.clear();
+            units.stages = stages;
             let mut most = 0;
             for turn in &turns {
                 let steps = slice.min(1 << turn.depth.trailing_zeros());
@@ -104,12 +115,14 @@ impl Units {
                         kernel.tiles[*t].rows * kernel.tiles[*t].columns / turn.depth * steps
                     })
                     .sum();
-                most = most.max(elements.div_ceil(2 * threads));
+                if stages == 1 {
+                    most = most.max(elements.div_ceil(2 * threads));
+                }
                 let loads = turn.loads.iter();
                 (units.slices).extend(loads.map(|(t, by_rows)| (*t, (steps, *by_rows))));
             }
             let bytes = units.shared_bytes(kernel, threads) + reserved;
-            bytes <= legal.shared_bytes_limit && sums + most <= MOST_REGISTERS
+            bytes <= limit && sums + most <= MOST_REGISTERS
         });
         slice.map(|_| units)
     }
@@ -163,11 +176,21 @@ impl Units {
         }
     }
 
+    /// Slices that memory holds of a tile.
+    pub fn stages_of(&self, tile: Tile) -> u32 {
+        if self.slices.contains_key(&tile) {
+            self.stages
+        } else {
+            1
+        }
+    }
+
     fn shared_bytes(&self, kernel: &Kernel, threads: u32) -> u64 {
         let shared = (kernel.tiles.iter()).filter(|(_, t)| t.space == TileSpace::Shared);
         let tiles = shared.map(|(tile, data)| {
             let (rows, columns) = self.held(kernel, tile);
             let bytes = rows * pitch(columns, data.scalar) * data.scalar.bytes();
+            let bytes = bytes * self.stages_of(tile);
             u64::from(bytes.next_multiple_of(16))
         });
         let scratch = threads / self.lanes * FRAGMENT * SCRATCH_PITCH * 4;

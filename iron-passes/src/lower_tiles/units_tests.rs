@@ -76,6 +76,32 @@ fn slices_are_as_long_as_memory_and_registers_allow() {
     }
 }
 
+/// Copies bring slices to stages, of which two workgroups' fit; where they do not, registers do.
+#[test]
+fn copies_bring_slices_ahead() {
+    let copies = |bytes| Legal {
+        has_chunk_copies: true,
+        ..fragments(32, bytes)
+    };
+    for (limit, pitch, stages) in [
+        (227 << 10, 32 + 8, 4),
+        (163 << 10, 32 + 8, 3),
+        (100 << 10, 16 + 8, 3),
+        (64 << 10, 64 + 8, 1),
+    ] {
+        let text = product(256, 128, "bf16", "");
+        let kernel = run(parse(&text).unwrap(), &copies(limit)).unwrap();
+        let a = kernel.arrays.values().find(|a| &*a.name == "a").unwrap();
+        assert_eq!(a.len, 128 * pitch * stages, "of {limit}");
+        let text = print(&kernel);
+        assert_eq!(text.contains("machine copy_chunk"), stages > 1, "{text}");
+        assert_eq!(text.contains("_next_"), stages == 1, "{text}");
+        let again = parse(&text).unwrap();
+        iron_ir::verify::verify_lowered(&again).unwrap();
+        assert_eq!(print(&again), text);
+    }
+}
+
 /// Every element of a tile has one subgroup, one fragment and one lane, and a lane's elements of
 /// its array are those of its fragments in order.
 #[test]

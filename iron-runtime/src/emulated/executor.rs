@@ -41,7 +41,7 @@ struct Workgroup {
     subgroup_size: u32,
     subgroup_count: u32,
     /// Memory for what lanes give each other: for each lane [`EXCHANGE_BYTES`] twice, then for
-    /// each a byte.
+    /// each two bytes.
     exchange: *mut u64,
 }
 
@@ -325,7 +325,7 @@ impl<'a> Group<'a> {
         let desk = Box::new(Desk::new(count));
         let subgroup_count = (count as u32).div_ceil(launch.subgroup_size);
         let lanes = (subgroup_count * launch.subgroup_size) as usize;
-        let mut exchange = vec![0u64; (lanes * (2 * EXCHANGE_BYTES + 1)).div_ceil(8)];
+        let mut exchange = vec![0u64; (lanes * (2 * EXCHANGE_BYTES + 2)).div_ceil(8)];
         let workgroup = Box::new(Workgroup {
             id: [index % x, index / x % y, index / x / y].map(|i| i as u32),
             count: launch.grid,

@@ -95,6 +95,12 @@ inline const T* all_of_subgroup(const T& own, unsigned int line) {
   return all;
 }
 
+// A byte of the running thread's, zero when its workgroup begins.
+inline unsigned char& own_flag() {
+  const unsigned int lanes = group().subgroup_size * group().subgroup_count;
+  return group().exchange[(2u * exchange_bytes + 1u) * lanes + self().local_index];
+}
+
 // Ends the launch where a text asks what only subgroups of another width can do.
 inline void need_lanes(unsigned int lanes, unsigned int line) {
   if (group().subgroup_size != lanes)

@@ -124,6 +124,53 @@ inline uint4 fragment_across_lines(const unsigned short* first, unsigned int pit
   return iron_emulated::fragment(first, 1u, pitch);
 }
 
+// PTX `cp.async`: a copy happens when its group is waited for, and no sooner, so that a wait that
+// comes late is seen. What it will overwrite is poison until then.
+#define IRON_COPY_BY_HOST
+namespace iron_emulated {
+struct Copy {
+  void* to;
+  const void* from;
+  unsigned int bytes, group;
+};
+struct Copies {
+  const void* workgroup;
+  unsigned int count, ended;
+  Copy going_on[128];
+};
+inline Copies copies[1024];
+inline Copies& own_copies(unsigned int line) {
+  Copies& own = copies[self().local_index];
+  if (own_flag() == 0) own.workgroup = group().exchange, own.count = own.ended = 0, own_flag() = 1;
+  if (own.workgroup != group().exchange)
+    state.fault(state.executor, line, "copies of workgroups that run at once, which the emulation lacks");
+  return own;
+}
+}  // namespace iron_emulated
+inline void copy_chunk(void* to, const void* from, unsigned int bytes, unsigned int line = __builtin_LINE()) {
+  iron_emulated::Copies& own = iron_emulated::own_copies(line);
+  if (own.count == 128 || (bytes != 0 && bytes != 16) || ((unsigned long long)to | (unsigned long long)from) % 16)
+    iron_emulated::state.fault(iron_emulated::state.executor, line, "a copy that is no chunk, or one too many");
+  for (int i = 0; i < 16; i++) ((unsigned char*)to)[i] = 0xff;
+  own.going_on[own.count++] = {to, from, bytes, own.ended};
+}
+inline void copy_end(unsigned int line = __builtin_LINE()) { iron_emulated::own_copies(line).ended++; }
+template <unsigned int count>
+inline void copy_wait(unsigned int line = __builtin_LINE()) {
+  iron_emulated::Copies& own = iron_emulated::own_copies(line);
+  unsigned int left = 0;
+  for (unsigned int n = 0; n < own.count; n++) {
+    const iron_emulated::Copy copy = own.going_on[n];
+    if (copy.group + count >= own.ended) {
+      own.going_on[left++] = copy;
+      continue;
+    }
+    for (unsigned int i = 0; i < 16; i++)
+      ((unsigned char*)copy.to)[i] = i < copy.bytes ? ((const unsigned char*)copy.from)[i] : 0;
+  }
+  own.count = left;
+}
+
 // `asm volatile(…)`: the texts' only statements of this form are `griddepcontrol`, which orders
 // launches. Launches run one after the other here, so it does nothing. Any other instruction is
 // refused before a text is compiled.
