@@ -278,6 +278,7 @@ const C_FAMILY: Legal = Legal {
     native_saturating_convert: true,
     native_ordered_minmax: true,
     native_total_division: true,
+    native_regroup: false,
     has_erf: true,
     has_tanh: true,
     has_dot4: false,

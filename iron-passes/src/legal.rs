@@ -67,6 +67,8 @@ pub struct Legal {
     pub native_ordered_minmax: bool,
     /// Integer division and remainder give the specification's answers for every divisor.
     pub native_total_division: bool,
+    /// A bit cast may change the number of lanes.
+    pub native_regroup: bool,
     /// `erf` of `f32`.
     pub has_erf: bool,
     /// `tanh` of `f32`, within the specification's bound.
@@ -117,6 +119,7 @@ impl Legal {
         native_saturating_convert: false,
         native_ordered_minmax: false,
         native_total_division: false,
+        native_regroup: false,
         has_erf: false,
         has_tanh: true,
         has_dot4: false,

@@ -87,6 +87,16 @@ const RESERVED: &[&str] = &[
 const ARRIVALS_NOW: &str = "\
     \x20   return __hip_atomic_load(counter, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_AGENT);";
 
+/// Waves wait for their own stores alone and drop what only their own compute unit holds: each
+/// has a fence on both sides of the barrier.
+const DEVICE_BARRIER: &str = "\
+// Waits for the workgroup and orders its memory on the whole device.
+__device__ inline void barrier_device() {
+    __threadfence();
+    __syncthreads();
+    __threadfence();
+}";
+
 /// As `__syncwarp` of HIP's own header.
 const SUBGROUP_BARRIER: &str = "\
 // A wave runs in lock step: only the compiler must keep the order of memory, in all lanes at once.
@@ -284,12 +294,17 @@ impl Dialect for Hip {
         ops: &mut Ops<'_>,
         _context: &Context<'_>,
         scope: BarrierScope,
-        _memory: BarrierMemory,
+        memory: BarrierMemory,
     ) -> Result<String, String> {
         Ok(match scope {
             BarrierScope::Subgroup => {
                 (ops.helpers).require("subgroup_barrier", || SUBGROUP_BARRIER.into());
                 "subgroup_barrier();".into()
+            }
+            BarrierScope::Workgroup if memory == BarrierMemory::Device => {
+                ops.helpers
+                    .require("barrier_device", || DEVICE_BARRIER.into());
+                "barrier_device();".into()
             }
             BarrierScope::Workgroup => "__syncthreads();".into(),
             BarrierScope::Grid => {

@@ -381,6 +381,7 @@ impl Dialect for Msl {
         let flags = match memory {
             BarrierMemory::Shared => "mem_flags::mem_threadgroup",
             BarrierMemory::SharedAndGlobal => "mem_flags::mem_device | mem_flags::mem_threadgroup",
+            BarrierMemory::Device => return Err("a barrier of the device's memory".into()),
         };
         match scope {
             BarrierScope::Subgroup => Ok(format!("simdgroup_barrier({flags});")),

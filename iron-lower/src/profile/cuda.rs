@@ -17,6 +17,7 @@ const FEATURES_80: &[Feature] = &[
     Feature::AtomicF32Add,
     Feature::Subgroups,
     Feature::GridBarrier,
+    Feature::DeviceBarrier,
 ];
 
 /// Programmatic dependent launch begins with compute capability 9.0.

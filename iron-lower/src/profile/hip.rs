@@ -16,6 +16,7 @@ const FEATURES: &[Feature] = &[
     Feature::AtomicF32Add,
     Feature::Subgroups,
     Feature::GridBarrier,
+    Feature::DeviceBarrier,
 ];
 
 /// MFMA of CDNA 2 takes subnormal numbers for zero ("MI200 MFMA behavior specifics" of MIOpen's

@@ -7,7 +7,8 @@ use iron_passes::{Fragments, Legal};
 use super::{Limits, Profile, Target};
 
 /// No `f64` in the language, no 64-bit atomics but min and max without result (which cannot
-/// return the old value), no barrier over the grid.
+/// return the old value), no barrier over the grid, and no order between threadgroups: fences of
+/// the whole device came with 3.2.
 const FEATURES: &[Feature] = &[
     Feature::F16,
     Feature::BF16,

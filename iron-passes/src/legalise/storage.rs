@@ -27,7 +27,7 @@ pub(super) fn storage(kernel: &mut Kernel, legal: &Legal) {
                 Op::Bitcast(source) => {
                     // One that changes nothing but the type's name stays until the names are gone:
                     // what is computed from it must see a float.
-                    if b.ty(source).lanes == ty.lanes {
+                    if b.ty(source).lanes == ty.lanes || legal.native_regroup {
                         return Some(stmt);
                     }
                     let from = b.ty(source);

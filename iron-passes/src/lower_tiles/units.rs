@@ -261,6 +261,9 @@ pub(super) struct Turn {
     pub loads: Vec<(Tile, bool)>,
     /// Steps of `k` of each tile.
     pub depth: u32,
+    /// Each load's place is the loop's variable plus what the loop does not change, or that alone:
+    /// those of the first and the last turn enclose the others.
+    pub is_straight: bool,
 }
 
 /// The turn that a loop's body is: values, then loads of tiles that nothing else names, then
@@ -274,6 +277,7 @@ pub(super) fn turn(
     let mut loads: Vec<(Tile, u32)> = Vec::new();
     let mut by_rows: BTreeMap<Tile, (bool, u32)> = BTreeMap::new();
     let mut products = 0;
+    let mut is_straight = true;
     for (stmt, _) in &body.0 {
         match stmt {
             Stmt::Let(value) => {
@@ -300,6 +304,7 @@ pub(super) fn turn(
                 if !copies || loads.iter().any(|(t, _)| t == tile) {
                     return None;
                 }
+                is_straight &= moves_along(kernel, origin[0], index).is_some();
                 loads.push((*tile, 1));
             }
             Stmt::Tile(TileStmt::Matmul {
@@ -341,6 +346,7 @@ pub(super) fn turn(
     Some(Turn {
         loads: loads.collect(),
         depth,
+        is_straight,
     })
 }
 

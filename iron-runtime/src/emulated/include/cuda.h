@@ -5,6 +5,7 @@
 // The text's own halves are PTX.
 #define IRON_HALF_BY_HOST
 #define IRON_EXP2_BY_HOST
+#define IRON_FENCE_BY_HOST
 struct half {
   unsigned short bits;
 };
