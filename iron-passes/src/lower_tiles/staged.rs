@@ -14,7 +14,8 @@
 //! replaced by zeros on its way to shared memory, so that nothing waits for it before. What is
 //! fetched past the loop's end is zeros or some part of the tensor, and unused. Where a tensor's
 //! address or strides, or a tile's place in it, allow no accesses of 16 bytes, each slice is read
-//! element by element when its turn comes.
+//! element by element when its turn comes. A target that copies chunks by itself has another loop
+//! in place of the first two ([`copies`]).
 
 mod copies;
 
@@ -398,33 +399,30 @@ pub(super) fn pipelined(b: &mut Builder<'_>, tiles: &mut Tiles<'_>, all: Loop, t
         turn,
     };
     let stages = (tiles.subgroups.as_ref()).map_or(1, |s| s.units.stages);
-    if stages > 1 {
-        return pipeline
-            .where_aligned(b, tiles, |b| copies::pipelined(b, tiles, &pipeline, stages));
-    }
-    match pipeline.condition(b, tiles) {
-        None => pipeline.by_elements(b, tiles),
-        Some(condition) => {
-            let then_block = b.nested(|b| match pipeline.is_within(b, tiles) {
-                None => pipeline.by_chunks(b, tiles, None),
-                Some((condition, last)) => {
-                    let then_block = b.nested(|b| pipeline.by_chunks(b, tiles, Some(last)));
-                    let else_block = b.nested(|b| pipeline.by_chunks(b, tiles, None));
-                    b.push(Stmt::If {
-                        condition,
-                        then_block,
-                        else_block,
-                    });
-                }
-            });
-            let else_block = b.nested(|b| pipeline.by_elements(b, tiles));
-            b.push(Stmt::If {
-                condition,
-                then_block,
-                else_block,
-            });
+    let Some(condition) = pipeline.condition(b, tiles) else {
+        return pipeline.by_elements(b, tiles);
+    };
+    let then_block = b.nested(|b| {
+        if stages > 1 {
+            return copies::pipelined(b, tiles, &pipeline, stages);
         }
-    }
+        let Some((condition, last)) = pipeline.is_within(b, tiles) else {
+            return pipeline.by_chunks(b, tiles, None);
+        };
+        let then_block = b.nested(|b| pipeline.by_chunks(b, tiles, Some(last)));
+        let else_block = b.nested(|b| pipeline.by_chunks(b, tiles, None));
+        b.push(Stmt::If {
+            condition,
+            then_block,
+            else_block,
+        });
+    });
+    let else_block = b.nested(|b| pipeline.by_elements(b, tiles));
+    b.push(Stmt::If {
+        condition,
+        then_block,
+        else_block,
+    });
 }
 
 impl Pipeline<'_> {
@@ -530,25 +528,6 @@ impl Pipeline<'_> {
             }
             b.workgroup_barrier();
             fetch(b, slice.next.0, slice.next.1);
-        });
-    }
-
-    /// The loop as `then` makes it where chunks are aligned, element by element elsewhere.
-    fn where_aligned(
-        &self,
-        b: &mut Builder<'_>,
-        tiles: &Tiles<'_>,
-        then: impl FnOnce(&mut Builder<'_>),
-    ) {
-        let Some(condition) = self.condition(b, tiles) else {
-            return self.by_elements(b, tiles);
-        };
-        let then_block = b.nested(then);
-        let else_block = b.nested(|b| self.by_elements(b, tiles));
-        b.push(Stmt::If {
-            condition,
-            then_block,
-            else_block,
         });
     }
 
