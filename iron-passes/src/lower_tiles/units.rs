@@ -289,9 +289,9 @@ pub(super) fn turn(
             Stmt::Tile(TileStmt::Load {
                 tile,
                 source,
+                leading,
                 origin,
                 transposed: false,
-                ..
             }) if products == 0 => {
                 let (tensor, data) = (kernel.tensor(*source)?, &kernel.tiles[*tile]);
                 let copies = tensor.layout == TensorLayout::RowMajor
@@ -300,7 +300,9 @@ pub(super) fn turn(
                     && tensor.may_alias.is_empty()
                     && data.space == TileSpace::Shared
                     && data.columns.is_multiple_of(CHUNK)
-                    && moves_along(kernel, origin[1], index).is_some();
+                    && moves_along(kernel, origin[1], index).is_some()
+                    // A slice behind the last turn is read, of the same matrix.
+                    && (leading.iter()).all(|v| moves_along(kernel, *v, index) == Some(false));
                 if !copies || loads.iter().any(|(t, _)| t == tile) {
                     return None;
                 }

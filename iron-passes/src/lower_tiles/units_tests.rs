@@ -185,4 +185,13 @@ fn other_loops_load_whole_tiles() {
     let text = lowered(&text, &fragments(32, 64 << 10));
     assert!(text.contains("machine fragment_product"), "{text}");
     assert!(!text.contains("_next_"), "{text}");
+    // A matrix a turn: behind the last turn there is none to read.
+    for (matrix, ahead) in [("%k", false), ("0u32", true)] {
+        let text = product(256, 128, "bf16", "")
+            .replace("[#m, #k]", "[#n, #m, #k]")
+            .replace("@a[0u32, %k]", &format!("@a[{matrix}, 0u32, %k]"));
+        let text = lowered(&text, &fragments(32, 64 << 10));
+        assert!(text.contains("machine fragment_product"), "{text}");
+        assert_eq!(text.contains("_next_"), ahead, "{text}");
+    }
 }
