@@ -238,16 +238,21 @@ fn gated<T: Float>(parts: &Shared<f32>, o: u32, pairs: u32) -> T {
 }
 
 /// Product that joins the residual stream: `h[r, n] += sum_k x[r, k] * w[n, k]`, the sum rounded
-/// to the tensor's type before it is added.
+/// to the tensor's type before it is added. `WHOLE` is that of [`norm_product`].
 #[kernel(
     grid = [cols / OUTPUTS, rows],
     workgroup = LANES,
-    requires(inner % 8 == 0, inner > 0, cols % OUTPUTS == 0),
+    requires(
+        inner % 8 == 0,
+        inner > 0,
+        inner <= Row::<LANES, EARLY, WHOLE>::MOST,
+        cols % OUTPUTS == 0
+    ),
     dependent,
-    instances(T = [f32, f16, bf16], LANES = [128], EARLY = [1]),
-    instances(T = [f32, f16, bf16], LANES = [256], EARLY = [2])
+    instances(T = [f32, f16, bf16], LANES = [128], EARLY = [1], WHOLE = [false]),
+    instances(T = [f32, f16, bf16], LANES = [256], EARLY = [2], WHOLE = [false, true])
 )]
-pub fn product_add<T: Float, const LANES: u32, const EARLY: u32>(
+pub fn product_add<T: Float, const LANES: u32, const EARLY: u32, const WHOLE: bool>(
     x: &Tensor<T, (rows, inner)>,
     w: &Tensor<T, (cols, inner)>,
     h: &mut Tensor<T, (rows, cols)>,
@@ -264,14 +269,24 @@ pub fn product_add<T: Float, const LANES: u32, const EARLY: u32>(
     if local_index() < OUTPUTS {
         residual = h[[row, n]];
     }
-    sum_products::<T, LANES, EARLY, OUTPUTS, _, _, _>(
-        w,
-        &early,
-        &mut parts,
-        |o| first + o,
-        |j| x.load8([row, j * LANES + local_index()]).to_f32(),
-        |i| x.load8([row, i]).to_f32(),
-    );
+    if WHOLE {
+        let mut inputs = private::<T>(8 * EARLY);
+        load_row::<T, LANES, EARLY, _>(inner / 8, &mut inputs, |i| x.load8([row, i]));
+        // Holds compilers to all of these loads before the first sum.
+        barrier();
+        let mut sums = private::<f32>(OUTPUTS);
+        sum_held::<T, LANES, EARLY, OUTPUTS>(&early, &inputs, inner / 8, &mut sums);
+        gather_sums::<OUTPUTS>(&sums, &mut parts, 0);
+    } else {
+        sum_products::<T, LANES, EARLY, OUTPUTS, _, _, _>(
+            w,
+            &early,
+            &mut parts,
+            |o| first + o,
+            |j| x.load8([row, j * LANES + local_index()]).to_f32(),
+            |i| x.load8([row, i]).to_f32(),
+        );
+    }
     if local_index() < OUTPUTS {
         let sum = T::from_f32(total(&parts, local_index()));
         h[[row, n]] = T::from_f32(residual.to_f32() + sum.to_f32());
@@ -294,7 +309,7 @@ pub const JOINED: u32 = 4;
         splits <= JOINED
     ),
     dependent,
-    instances(T = [bf16], HEAD_DIM = [128], LANES = [256], EARLY = [2])
+    instances(T = [bf16], HEAD_DIM = [128], LANES = [256], EARLY = [1])
 )]
 pub fn split_product_add<T: Float, const HEAD_DIM: u32, const LANES: u32, const EARLY: u32>(
     partial: &Tensor<f32, (rows, heads, splits, HEAD_DIM)>,
@@ -320,40 +335,43 @@ pub fn split_product_add<T: Float, const HEAD_DIM: u32, const LANES: u32, const 
     if local_index() < OUTPUTS {
         residual = h[[row, n]];
     }
-    let joined = |i: u32| {
+    // Every load is taken, the ones past the end again, before the barrier, which holds compilers
+    // to it: none waits for the position or for another.
+    let mut inputs = private::<T>(8 * EARLY);
+    let mut sink = private::<f32>(EARLY);
+    let mut outputs = private::<f32>(8 * JOINED * EARLY);
+    let mut scores = private::<f32>(2 * JOINED * EARLY);
+    for j in unroll(0..EARLY) {
+        let i = (j * LANES + local_index()).min(inner / 8 - 1);
         let (head, column) = (i / (HEAD_DIM / 8), i % (HEAD_DIM / 8));
-        let sink = sinks[head];
-        // Every load is taken, the ones past the end again: none waits for the position.
-        let mut outputs = private::<f32>(8 * JOINED);
-        let mut scores = private::<f32>(2 * JOINED);
+        sink[j] = sinks[head];
         for split in unroll(0..JOINED) {
             let at = split.min(splits - 1);
-            outputs.store8(split, partial.load8([row, head, at, column]));
-            scores.store2(split, stats.load2([row, head, at, 0]));
+            outputs.store8(j * JOINED + split, partial.load8([row, head, at, column]));
+            scores.store2(j * JOINED + split, stats.load2([row, head, at, 0]));
         }
-        let mut largest = sink;
+    }
+    barrier();
+    for j in unroll(0..EARLY) {
+        let mut largest = sink[j];
         for split in unroll(0..JOINED) {
-            let score = select(split <= last, scores[2 * split], f32::NEG_INFINITY);
-            largest = largest.max(score);
+            let score = scores[2 * (j * JOINED + split)];
+            largest = largest.max(select(split <= last, score, f32::NEG_INFINITY));
         }
-        let (mut output, mut sum) = (splat8(0.0f32), (sink - largest).exp());
+        let (mut output, mut sum) = (splat8(0.0f32), (sink[j] - largest).exp());
         for split in unroll(0..JOINED) {
-            let factor = (scores[2 * split] - largest).exp();
-            let part = outputs.load8(split).mul_add(splat8(factor), splat8(0.0f32));
+            let at = j * JOINED + split;
+            let factor = (scores[2 * at] - largest).exp();
+            let part = outputs.load8(at).mul_add(splat8(factor), splat8(0.0f32));
             output = select(split <= last, output + part, output);
-            let share = fma(factor, scores[2 * split + 1], 0.0);
+            let share = fma(factor, scores[2 * at + 1], 0.0);
             sum = select(split <= last, sum + share, sum);
         }
-        (output / splat8(sum)).to::<T>().to_f32()
-    };
-    sum_products::<T, LANES, EARLY, OUTPUTS, _, _, _>(
-        w,
-        &early,
-        &mut parts,
-        |o| first + o,
-        |j| joined(j * LANES + local_index()),
-        joined,
-    );
+        inputs.store8(j, (output / splat8(sum)).to::<T>());
+    }
+    let mut sums = private::<f32>(OUTPUTS);
+    sum_held::<T, LANES, EARLY, OUTPUTS>(&early, &inputs, inner / 8, &mut sums);
+    gather_sums::<OUTPUTS>(&sums, &mut parts, 0);
     if local_index() < OUTPUTS {
         let sum = T::from_f32(total(&parts, local_index()));
         h[[row, n]] = T::from_f32(residual.to_f32() + sum.to_f32());
@@ -429,15 +447,19 @@ const PRODUCTS: [(u64, u64, u64); 4] = [(1, 8, 8), (2, 8, 136), (3, 16, 1032), (
 /// many outputs as give workgroups that repeat a second tile, of one type.
 fn normed_products(t: &Cases) -> Vec<(u64, u64, u64)> {
     let (is_whole, lanes) = (t.constant("WHOLE") != 0, t.constant("LANES") as u64);
-    let longest = match is_whole {
-        true => 8 * lanes * t.constant("EARLY") as u64,
-        false => u64::MAX,
-    };
-    let cut = PRODUCTS.map(|(rows, cols, inner)| (rows, cols, inner.min(longest)));
     let is_bf16 = t.scalar("T") == iron_ir::Scalar::BF16;
     let repeats = is_bf16 && is_whole && lanes == u64::from(NORM_THREADS);
     let second = repeats.then_some((1, 1064, 72));
-    cut.into_iter().chain(second).collect()
+    products(t).into_iter().chain(second).collect()
+}
+
+/// [`PRODUCTS`] as far as the instance takes rows.
+fn products(t: &Cases) -> [(u64, u64, u64); 4] {
+    let longest = match t.constant("WHOLE") != 0 {
+        true => 8 * t.constant("LANES") as u64 * t.constant("EARLY") as u64,
+        false => u64::MAX,
+    };
+    PRODUCTS.map(|(rows, cols, inner)| (rows, cols, inner.min(longest)))
 }
 
 /// More outputs than the reference takes whole.
@@ -520,7 +542,7 @@ fn norm_gated_product_matches_f64(t: &mut Cases) {
 
 #[test_kernel(product_add)]
 fn product_add_matches_f64(t: &mut Cases) {
-    for (rows, cols, inner) in PRODUCTS {
+    for (rows, cols, inner) in products(t) {
         let allowed = 3e-5 + rounding(t, inner) + 4.0 * rounding(t, 1);
         t.case(format!("{rows}x{cols}x{inner}"))
             .input("x", [rows, inner], normal(0.0, 1.0))
@@ -659,7 +681,12 @@ fn fill_uniform_is_the_same_everywhere(t: &mut Cases) {
 #[bench_kernel(product_add)]
 fn product_add_of_8b(b: &mut Benches) {
     let bytes = u64::from(b.scalar("T").bytes());
-    for (cols, inner) in [(4096, 4096), (4096, 12288), (1024, 2048), (1024, 3072)] {
+    let is_whole = b.constant("WHOLE") != 0;
+    let shapes = [(4096, 4096), (4096, 12288), (1024, 2048), (1024, 3072)];
+    for (cols, inner) in shapes
+        .into_iter()
+        .filter(|(_, inner)| !is_whole || *inner <= 4096)
+    {
         b.bench(format!("1x{cols}x{inner}"))
             .input("x", [1, inner], normal(0.0, 1.0))
             .input("w", [cols, inner], normal(0.0, 0.1))

@@ -249,7 +249,9 @@ impl Planner {
     /// `hidden += x · wᵀ`.
     fn product_add(&mut self, w: &Tensor, x: &Activation, hidden: &Activation) {
         let operands = [x.into(), w.into(), hidden.into()];
-        let suffix = self.early_lanes(w.shape()[1]);
+        let lanes = self.early_lanes(w.shape()[1]);
+        let is_whole = lanes.contains("=256") && w.shape()[1] <= 4096;
+        let suffix = format!("{lanes}-WHOLE={is_whole}");
         self.launch(Family::Decode, "product_add", &suffix, operands);
     }
 
