@@ -231,7 +231,7 @@ pub fn norm_gated_product<
 
 /// The gate that is output `o` and what it gates, `pairs` outputs later.
 #[device_fn]
-fn gated<T: Float>(parts: &Shared<f32>, o: u32, pairs: u32) -> T {
+pub(crate) fn gated<T: Float>(parts: &Shared<f32>, o: u32, pairs: u32) -> T {
     let gate = T::from_f32(total(parts, o)).to_f32();
     let up = T::from_f32(total(parts, pairs + o)).to_f32();
     T::from_f32(silu(gate) * up)
@@ -327,7 +327,10 @@ pub fn split_product_add<T: Float, const HEAD_DIM: u32, const LANES: u32, const 
     clear(&mut parts, OUTPUTS);
     // An earlier step left the position.
     let seen = (positions[row] + 1).min(window);
-    let last = seen.div_ceil(split_length(seen, HEAD_DIM)) - 1;
+    let mut last_split = shared::<u32>(1);
+    if local_index() == 0 {
+        last_split[0] = seen.div_ceil(split_length(seen, HEAD_DIM)) - 1;
+    }
     launch_barrier();
     // On its way with the inputs: behind the sums it would be a latency of its own.
     let n = first + local_index();
@@ -335,8 +338,9 @@ pub fn split_product_add<T: Float, const HEAD_DIM: u32, const LANES: u32, const 
     if local_index() < OUTPUTS {
         residual = h[[row, n]];
     }
-    // Every load is taken, the ones past the end again, before the barrier, which holds compilers
-    // to it: none waits for the position or for another.
+    // Every load is taken, the ones past the end again, and none waits for another: the joining
+    // needs the last split's number, which comes from behind the barrier, so that no compiler
+    // begins it before.
     let mut inputs = private::<T>(8 * EARLY);
     let mut sink = private::<f32>(EARLY);
     let mut outputs = private::<f32>(8 * JOINED * EARLY);
@@ -352,6 +356,7 @@ pub fn split_product_add<T: Float, const HEAD_DIM: u32, const LANES: u32, const 
         }
     }
     barrier();
+    let last = last_split[0];
     for j in unroll(0..EARLY) {
         let mut largest = sink[j];
         for split in unroll(0..JOINED) {
@@ -475,7 +480,7 @@ pub(crate) fn normed(h: &[f64], norm: &[f64], eps: f64) -> Vec<f64> {
     pairs.map(|(v, w)| v * w / (mean + eps).sqrt()).collect()
 }
 
-fn dot(a: &[f64], b: &[f64]) -> f64 {
+pub(crate) fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 

@@ -1,7 +1,8 @@
 //! Machine operations: what a target's own tile lowering makes of tile statements.
 //!
-//! They exist only in kernels that a pass has brought into a target's form, never in a kernel as
-//! built, so the portable executions (`host`, `reference`, `cpu`, SPIR-V) have no meaning for
+//! But for [`MachineOp::BatchEnd`] and [`MachineOp::BatchWait`], which order nothing where stores are
+//! done at once, they exist only in kernels that a pass has brought into a target's form, never in a
+//! kernel as built, so the portable executions (`host`, `reference`, `cpu`, SPIR-V) have no meaning for
 //! them: a lowering that meets one that its target lacks refuses the kernel. All of them are one
 //! statement, [`MachineStmt`], whose parts [`MachineOp::signature`] counts.
 
@@ -89,6 +90,16 @@ crate::op::operators! {
         FragmentStore = "fragment_store",
         /// Reads a fragment as [`FragmentStore`](MachineOp::FragmentStore) writes it.
         FragmentLoad = "fragment_load",
+        /// Ends a batch of what is stored to an array ahead of its use. Arrays: that one.
+        BatchEnd = "end_batch",
+        /// Waits until this thread's batches have arrived but the newest. Arrays: that of the
+        /// batches. Numbers: how many are the newest.
+        BatchWait = "wait_batches",
+        /// Copies 16 bytes of a tensor to shared memory; they have arrived when
+        /// [`BatchWait`](MachineOp::BatchWait) has waited for the batch. Arrays: the memory, of a
+        /// 16-bit float type. Source: the tensor. Operands: element of the memory, flat offset in
+        /// the tensor (`u64`), both multiples of 8.
+        CopyAhead = "copy_ahead",
         /// Raises (second number 1) or lowers (0) the registers of this warpgroup's threads.
         /// Numbers: registers, direction.
         Registers = "registers",
@@ -104,7 +115,8 @@ pub struct Signature {
     pub arrays: usize,
     /// A tensor is named.
     pub source: bool,
-    /// Operands, `u32` each; [`MachineOp::CopyPanel`] has one more a dimension.
+    /// Operands, `u32` each but the offset of [`MachineOp::CopyAhead`];
+    /// [`MachineOp::CopyPanel`] has one more a dimension.
     pub operands: usize,
     /// Numbers.
     pub numbers: usize,
@@ -125,6 +137,9 @@ impl MachineOp {
             MachineOp::FragmentStore | MachineOp::FragmentLoad => (2, 1, 2),
             MachineOp::Registers => (0, 0, 2),
             MachineOp::TurnWait | MachineOp::TurnGive => (0, 1, 0),
+            MachineOp::BatchEnd => (1, 0, 0),
+            MachineOp::BatchWait => (1, 0, 1),
+            MachineOp::CopyAhead => (1, 2, 0),
             MachineOp::SignalFence
             | MachineOp::IsAligned
             | MachineOp::SharedFence
@@ -138,7 +153,10 @@ impl MachineOp {
                 _ => None,
             },
             arrays,
-            source: matches!(self, MachineOp::CopyPanel | MachineOp::IsAligned),
+            source: matches!(
+                self,
+                MachineOp::CopyPanel | MachineOp::IsAligned | MachineOp::CopyAhead
+            ),
             operands,
             numbers,
         }
@@ -146,6 +164,19 @@ impl MachineOp {
 }
 
 impl MachineOp {
+    /// Whether it is about arrays that are filled ahead of their use.
+    pub const fn is_of_batches(self) -> bool {
+        matches!(
+            self,
+            MachineOp::BatchEnd | MachineOp::BatchWait | MachineOp::CopyAhead
+        )
+    }
+
+    /// Whether kernels as built have it.
+    pub const fn is_portable(self) -> bool {
+        matches!(self, MachineOp::BatchEnd | MachineOp::BatchWait)
+    }
+
     /// Whether it is about fragments.
     pub const fn is_of_fragments(self) -> bool {
         matches!(
@@ -219,7 +250,12 @@ pub(crate) fn fault(kernel: &Kernel, stmt: &MachineStmt) -> Option<String> {
     if stmt.result.map(|v| kernel.ty(v)) != expected.result {
         return Some(format!("`{name}` has a result of another type"));
     }
-    if let Some(value) = stmt.operands.iter().find(|v| kernel.ty(**v) != Type::U32) {
+    let wanted = |at: usize| match (stmt.op, at) {
+        (MachineOp::CopyAhead, 1) => Type::U64,
+        _ => Type::U32,
+    };
+    let mut operands = stmt.operands.iter().enumerate();
+    if let Some((_, value)) = operands.find(|(at, v)| kernel.ty(**v) != wanted(*at)) {
         return Some(format!("an operand of `{name}` is {}", kernel.ty(*value)));
     }
     let mut spaces = stmt.arrays.iter().map(|a| {
@@ -250,6 +286,10 @@ pub(crate) fn fault(kernel: &Kernel, stmt: &MachineStmt) -> Option<String> {
                 && a == Some((Space::Private, Scalar::U32))
                 && is_half(b)
         }
+        MachineOp::BatchEnd | MachineOp::BatchWait => {
+            spaces.all(|a| matches!(a, Some((Space::Ahead | Space::Shared, _))))
+        }
+        MachineOp::CopyAhead => spaces.all(is_half),
         MachineOp::FragmentFill => spaces.all(|a| a == Some((Space::Private, Scalar::F32))),
         MachineOp::FragmentStore | MachineOp::FragmentLoad => {
             spaces.next() == Some(Some((Space::Private, Scalar::F32)))

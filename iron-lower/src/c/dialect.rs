@@ -201,6 +201,8 @@ pub(crate) struct MachineNames<'a> {
     pub scalar: Scalar,
     /// Operands.
     pub operands: Vec<String>,
+    /// Its tensor.
+    pub source: Option<&'a str>,
     /// The tensor map of its tensor and rows.
     pub tensor_map: Option<&'a str>,
     /// The word of aligned tensors.

@@ -245,7 +245,7 @@ impl<'a> Printer<'a> {
                         (u64::from(data.len) * u64::from(data.scalar.bytes())).next_multiple_of(16);
                     self.dialect.shared_array(&self.context(), &declaration)
                 }
-                Space::Private => private_array(&declaration),
+                Space::Private | Space::Ahead => private_array(&declaration),
             });
         }
         for line in lines {
@@ -270,7 +270,7 @@ impl<'a> Printer<'a> {
             }
             iron_ir::Place::Array(array) => match self.kernel.arrays[array].space {
                 Space::Shared => Memory::Shared,
-                Space::Private => Memory::Private,
+                Space::Private | Space::Ahead => Memory::Private,
             },
         }
     }

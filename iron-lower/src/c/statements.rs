@@ -222,6 +222,9 @@ impl Printer<'_> {
                 .last()
                 .map_or(Scalar::F32, |a| self.kernel.arrays[*a].scalar),
             operands,
+            source: stmt
+                .source
+                .map(|param| self.param_names[param.index()].as_str()),
             tensor_map: stmt
                 .source
                 .and_then(|param| field(FieldKind::TensorMap(param, rows))),
