@@ -146,33 +146,35 @@ pub fn speculate(
             .iter()
             .take_while(|proposal| (proposal.token as usize) < vocab_size);
         proposals.truncate(known_tokens.count());
-        tokens.extend(proposals.iter().map(|proposal| proposal.token));
+        let guessed = proposals.iter().map(|proposal| proposal.token);
         let wanted = sampler.row_output();
-        while let Some(end) = target.behind(known - 1, tokens.len()) {
-            let start = target.length;
-            target.step(&tokens, end, end, wanted)?;
-            target.report(proposer, start, &tokens[start + 1..=end], 0)?;
+        let is_prompt = known == prompt_ids.len() && known > MOST_ROWS;
+        let mut taken = Taken::default();
+        if is_prompt {
+            // Cut as without proposals, which come in a step of their own.
+            let results = target.enter(proposer, &tokens, wanted)?;
+            taken.take(&results, &proposals, &mut tokens, &mut history, sampler);
         }
-        let start = target.length;
-        let results = target.step(&tokens, known - 1, tokens.len(), wanted)?;
-        tokens.truncate(known);
-        let mut accepted = 0;
-        for (i, result) in results.iter().enumerate() {
-            match verified(result, proposals.get(i), &history, sampler) {
-                Ok((token, kept)) => {
-                    tokens.push(token);
-                    history.push(token);
-                    accepted += usize::from(kept);
-                    if !kept {
-                        break;
-                    }
-                }
-                Err(message) => {
-                    found.error = Some(message);
-                    break;
-                }
+        let first = taken.accepted;
+        if !is_prompt || first > 0 {
+            if is_prompt {
+                let start = target.last;
+                target.report(proposer, start, &tokens[start + 1..=known], 0)?;
             }
+            tokens.extend(guessed.skip(first));
+            let from = known - 1 + first;
+            while let Some(end) = target.behind(from, tokens.len()) {
+                let start = target.length;
+                target.step(&tokens, end, end, wanted)?;
+                target.report(proposer, start, &tokens[start + 1..=end], 0)?;
+            }
+            let results = target.step(&tokens, from, tokens.len(), wanted)?;
+            tokens.truncate(known + first);
+            let rest = &proposals[first..];
+            taken.take(&results, rest, &mut tokens, &mut history, sampler);
         }
+        let Taken { accepted, error } = taken;
+        found.error = error;
         found.verifications.push(Verification {
             proposal_count: proposals.len(),
             accepted,
@@ -181,6 +183,7 @@ pub fn speculate(
         let committed = known + accepted;
         let left = prompt_ids.len() + max_tokens - tokens.len();
         let wanted = most_proposals.min(left.saturating_sub(1));
+        let start = target.last;
         target.report(proposer, start, &tokens[start + 1..], wanted)?;
         target.keep(committed)?;
         proposer.keep(committed)?;
@@ -245,6 +248,43 @@ pub fn answer(
     Ok((output.finish(reason, error, stats), found))
 }
 
+/// What a verification's rows have given.
+#[derive(Default)]
+struct Taken {
+    accepted: usize,
+    error: Option<String>,
+}
+
+impl Taken {
+    /// Takes the tokens of rows, each of which has a proposal behind it but perhaps the last, up to
+    /// the first that is not its proposal.
+    fn take(
+        &mut self,
+        results: &[RowResult],
+        proposals: &[Proposal],
+        tokens: &mut Vec<u32>,
+        history: &mut TokenHistory,
+        sampler: &Sampler,
+    ) {
+        for (i, result) in results.iter().enumerate() {
+            match verified(result, proposals.get(i), history, sampler) {
+                Ok((token, is_accepted)) => {
+                    tokens.push(token);
+                    history.push(token);
+                    if !is_accepted {
+                        break;
+                    }
+                    self.accepted += 1;
+                }
+                Err(message) => {
+                    self.error = Some(message);
+                    break;
+                }
+            }
+        }
+    }
+}
+
 /// The token that a row of a verification gives, and whether it is the proposal.
 fn verified(
     result: &RowResult,
@@ -282,6 +322,8 @@ struct Follower<'m> {
     sequence: Option<SequenceId>,
     /// Tokens of the list that have entered.
     length: usize,
+    /// Where the last step began.
+    last: usize,
 }
 
 impl Drop for Follower<'_> {
@@ -296,6 +338,7 @@ impl<'m> Follower<'m> {
             model,
             sequence: None,
             length: 0,
+            last: 0,
         }
     }
 
@@ -311,6 +354,7 @@ impl<'m> Follower<'m> {
             self.model.close_sequence(sequence);
         }
         self.length = 0;
+        self.last = 0;
     }
 
     fn sequence(&self) -> Result<SequenceId, ModelError> {
@@ -332,6 +376,23 @@ impl<'m> Follower<'m> {
             self.step(tokens, end, end, output)?;
         }
         self.step(tokens, first_choice, tokens.len(), output)
+    }
+
+    /// Enters a prompt in the steps that it has without proposals, whose number of rows is part of
+    /// their result; gives that of the last row. Of the last step the proposer is not told yet.
+    fn enter(
+        &mut self,
+        proposer: &mut dyn Proposer,
+        prompt_ids: &[u32],
+        output: RowOutput,
+    ) -> Result<Vec<RowResult>, ModelError> {
+        let limit = self.model.max_step_rows().max(1);
+        while prompt_ids.len() - self.length > limit {
+            let (start, end) = (self.length, self.length + limit);
+            self.step(prompt_ids, end, end, output)?;
+            self.report(proposer, start, &prompt_ids[start + 1..=end], 0)?;
+        }
+        self.step(prompt_ids, prompt_ids.len() - 1, prompt_ids.len(), output)
     }
 
     /// How far the next step goes that catches up on what comes before a choice; `None` where a
@@ -382,7 +443,7 @@ impl<'m> Follower<'m> {
         };
         let rows: Vec<StepRow> = (self.length..end).map(row).collect();
         let results = self.model.step(&rows)?;
-        self.length = end;
+        self.last = std::mem::replace(&mut self.length, end);
         Ok(results)
     }
 

@@ -46,10 +46,10 @@ impl ParameterKinds {
     /// Of functions, each with the JSON schema of its arguments.
     pub fn new(functions: &[(String, Json)]) -> Self {
         let kinds_of = |schema: &Json| {
-            let properties = schema["properties"].as_object().into_iter().flatten();
-            properties
-                .map(|(name, property)| (name.clone(), kind_of(property, schema, 0)))
-                .collect()
+            let mut properties = BTreeMap::new();
+            collect_properties(schema, schema, 0, &mut properties);
+            let kind = |(name, types): (String, Types)| (name, Kind::of(types));
+            properties.into_iter().map(kind).collect()
         };
         let functions = functions.iter();
         Self {
@@ -59,59 +59,188 @@ impl ParameterKinds {
         }
     }
 
-    fn kind(&self, function: &str, parameter: &str) -> Kind {
+    pub(super) fn kind(&self, function: &str, parameter: &str) -> Kind {
         let kinds = self.functions.get(function);
         let kind = kinds.and_then(|kinds| kinds.get(parameter));
         kind.copied().unwrap_or(Kind::Text)
     }
 }
 
-/// References that are followed; a schema may refer to itself.
-pub(super) const MOST_REFERENCES: usize = 8;
+/// Types of JSON, integers as numbers; `None` stands for all of them.
+type Types = Option<BTreeSet<&'static str>>;
 
-/// Of a schema within the schema `root`.
-pub(super) fn kind_of(schema: &Json, root: &Json, depth: usize) -> Kind {
-    let types = types_of(schema, root, depth);
-    let has = |name: &str| types.contains(name);
-    match (has("string"), has("null")) {
-        (true, false) => Kind::Text,
-        (true, true) => Kind::TextOrNull,
-        (false, _) if types.is_empty() => Kind::Text,
-        (false, _) => Kind::Json,
+impl Kind {
+    /// Of values of some types.
+    fn of(types: Types) -> Kind {
+        let has = |name: &str| types.as_ref().is_none_or(|types| types.contains(name));
+        match (has("string"), has("null")) {
+            _ if types.as_ref().is_none_or(BTreeSet::is_empty) => Kind::Text,
+            (true, false) => Kind::Text,
+            (true, true) => Kind::TextOrNull,
+            (false, _) => Kind::Json,
+        }
     }
 }
 
-/// The types that a schema allows, as far as it names them.
-pub(super) fn types_of(schema: &Json, root: &Json, depth: usize) -> BTreeSet<String> {
-    let mut types = BTreeSet::new();
+/// References that are followed; a schema may refer to itself.
+pub(super) const MOST_REFERENCES: usize = 8;
+
+/// The types of the properties that a schema of an object names, there and in what it refers to,
+/// joins and chooses from. A property of several alternatives has the types of all of them.
+fn collect_properties(
+    schema: &Json,
+    root: &Json,
+    depth: usize,
+    properties: &mut BTreeMap<String, Types>,
+) {
     if depth > MOST_REFERENCES {
+        return;
+    }
+    let mut own: BTreeMap<String, Types> = BTreeMap::new();
+    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+        own.insert(name.clone(), types_of(property, root, 0));
+    }
+    let mut hold = |part: BTreeMap<String, Types>| {
+        for (name, types) in part {
+            let known = own.entry(name).or_default();
+            *known = both(known.take(), types);
+        }
+    };
+    let parts = schema["allOf"].as_array().into_iter().flatten();
+    for part in parts.chain(referred(schema, root)) {
+        let mut found = BTreeMap::new();
+        collect_properties(part, root, depth + 1, &mut found);
+        hold(found);
+    }
+    for key in ["anyOf", "oneOf"] {
+        let mut found = BTreeMap::new();
+        for choice in schema[key].as_array().into_iter().flatten() {
+            collect_properties(choice, root, depth + 1, &mut found);
+        }
+        hold(found);
+    }
+    for (name, types) in own {
+        match properties.remove(&name) {
+            None => properties.insert(name, types),
+            Some(known) => properties.insert(name, either(known, types)),
+        };
+    }
+}
+
+/// Of a schema within the schema `root`.
+pub(super) fn kind_of(schema: &Json, root: &Json) -> Kind {
+    Kind::of(types_of(schema, root, 0))
+}
+
+/// The types that a schema allows, as far as it says; one that names none, but bounds or parts
+/// of values of one type, means that type.
+pub(super) fn types_of(schema: &Json, root: &Json, depth: usize) -> Types {
+    let Json::Object(map) = schema else {
+        return (schema == &Json::Bool(false)).then(BTreeSet::new);
+    };
+    if depth > MOST_REFERENCES {
+        return None;
+    }
+    let named = match &schema["type"] {
+        Json::String(name) => Some([named_type(name)].into_iter().flatten().collect()),
+        Json::Array(names) => {
+            let names = names.iter().filter_map(Json::as_str);
+            Some(names.filter_map(named_type).collect())
+        }
+        _ => None,
+    };
+    let said = named.is_some();
+    let mut types: Types = named;
+    if let Some(listed) = schema["enum"].as_array() {
+        types = both(types, Some(listed.iter().map(type_of).collect()));
+    }
+    if let Some(fixed) = schema.get("const") {
+        types = both(types, Some([type_of(fixed)].into()));
+    }
+    if let Some(referred) = referred(schema, root) {
+        types = both(types, types_of(referred, root, depth + 1));
+    }
+    for part in schema["allOf"].as_array().into_iter().flatten() {
+        types = both(types, types_of(part, root, depth + 1));
+    }
+    for key in ["anyOf", "oneOf"] {
+        if let Some(choices) = schema[key].as_array().filter(|list| !list.is_empty()) {
+            let choices = choices
+                .iter()
+                .map(|choice| types_of(choice, root, depth + 1));
+            types = both(types, choices.reduce(either).unwrap_or_default());
+        }
+    }
+    if said || types.is_some() {
         return types;
     }
-    let referred = schema["$ref"]
-        .as_str()
-        .and_then(|name| name.strip_prefix('#'));
-    if let Some(referred) = referred.and_then(|pointer| root.pointer(pointer)) {
-        types.extend(types_of(referred, root, depth + 1));
+    let of = |(keys, name): &(&[&str], &'static str)| {
+        keys.iter()
+            .any(|key| map.contains_key(*key))
+            .then_some(*name)
+    };
+    let implied: BTreeSet<_> = TYPES_OF_KEYS.iter().filter_map(of).collect();
+    (!implied.is_empty()).then_some(implied)
+}
+
+/// Keys that say something of values of one type alone.
+const TYPES_OF_KEYS: [(&[&str], &str); 4] = [
+    (
+        &[
+            "properties",
+            "required",
+            "additionalProperties",
+            "patternProperties",
+            "minProperties",
+            "maxProperties",
+        ],
+        "object",
+    ),
+    (
+        &[
+            "items",
+            "prefixItems",
+            "contains",
+            "minItems",
+            "maxItems",
+            "uniqueItems",
+        ],
+        "array",
+    ),
+    (
+        &[
+            "minimum",
+            "maximum",
+            "exclusiveMinimum",
+            "exclusiveMaximum",
+            "multipleOf",
+        ],
+        "number",
+    ),
+    (&["pattern", "minLength", "maxLength", "format"], "string"),
+];
+
+fn both(a: Types, b: Types) -> Types {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.intersection(&b).copied().collect()),
+        (one, None) | (None, one) => one,
     }
-    match &schema["type"] {
-        Json::String(name) => {
-            types.insert(name.clone());
-        }
-        Json::Array(names) => {
-            types.extend(names.iter().filter_map(Json::as_str).map(str::to_owned));
-        }
-        _ => {
-            let listed = schema["enum"].as_array().into_iter().flatten();
-            let fixed = schema.get("const").into_iter();
-            types.extend(listed.chain(fixed).map(|value| type_of(value).to_owned()));
-        }
-    }
-    for choices in ["anyOf", "oneOf", "allOf"] {
-        for choice in schema[choices].as_array().into_iter().flatten() {
-            types.extend(types_of(choice, root, depth + 1));
-        }
-    }
-    types
+}
+
+fn either(a: Types, b: Types) -> Types {
+    Some(a?.union(&b?).copied().collect())
+}
+
+/// What a schema refers to, if that is there.
+fn referred<'s>(schema: &Json, root: &'s Json) -> Option<&'s Json> {
+    let pointer = schema["$ref"].as_str()?.strip_prefix('#')?;
+    root.pointer(pointer.trim_end_matches('/'))
+}
+
+fn named_type(name: &str) -> Option<&'static str> {
+    let known = ["null", "boolean", "number", "string", "array", "object"];
+    let name = if name == "integer" { "number" } else { name };
+    known.into_iter().find(|known| *known == name)
 }
 
 fn type_of(value: &Json) -> &'static str {

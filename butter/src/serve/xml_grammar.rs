@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use serde_json::{Value as Json, json};
 
 use super::rebase::rebased;
-use super::xml_call::{Kind, MOST_REFERENCES, PARAMETER_END, kind_of, types_of};
+use super::xml_call::{Kind, MOST_REFERENCES, PARAMETER_END, ParameterKinds, kind_of, types_of};
 
 /// Where a property's schema finds the schema that it is part of.
 const WHOLE: &str = "x-whole";
@@ -39,18 +39,24 @@ pub fn grammar(functions: &[(String, Json)]) -> Result<String, (String, String)>
     let names: Vec<String> = (0..functions.len()).map(|i| format!("call_{i}")).collect();
     let mut grammar = format!(
         "start: \"<tool_call>\\n\" call \"\\n</tool_call>\"\ncall: {}\n\
-         text[suffix=\"\\n</parameter>\\n\"]: /(.|\\n)*/\n",
+         text: some_text \"\\n\"\nsome_text[suffix=\"{PARAMETER_END}\"]: /(?s:.*)/\n",
         names.join(" | ")
     );
+    let kinds = ParameterKinds::new(functions);
     for (rule, (name, schema)) in names.iter().zip(functions) {
-        let rules = function_rules(rule, name, schema);
+        let rules = function_rules(rule, name, schema, &kinds);
         grammar += &rules.map_err(|problem| (name.clone(), problem))?;
     }
     Ok(grammar)
 }
 
 /// The rules of a call of one function, the first of which is `rule`.
-fn function_rules(rule: &str, name: &str, schema: &Json) -> Result<String, String> {
+fn function_rules(
+    rule: &str,
+    name: &str,
+    schema: &Json,
+    kinds: &ParameterKinds,
+) -> Result<String, String> {
     let shapes = shapes(schema, schema, 0)?;
     let alternatives: Vec<String> = (0..shapes.len()).map(|i| format!("{rule}_{i}")).collect();
     let mut rules = format!("{rule}: {}\n", alternatives.join(" | "));
@@ -59,22 +65,29 @@ fn function_rules(rule: &str, name: &str, schema: &Json) -> Result<String, Strin
         let mut parameters = String::new();
         let mut values = String::new();
         for (i, (key, schemas)) in shape.properties.iter().enumerate() {
+            let is_required = shape.required.contains(key);
+            if !is_required && schemas.contains(&&Json::Bool(false)) {
+                continue;
+            }
             if key.is_empty() || key.contains(['<', '>', '\n']) {
                 return Err(format!(
                     "the property {} cannot be written in this model's calls",
                     json!(key)
                 ));
             }
-            let optional = if shape.required.contains(key) {
-                ""
-            } else {
-                "?"
-            };
+            let optional = if is_required { "" } else { "?" };
             write!(parameters, " {rule}_{i}{optional}").expect("a String takes all");
             let property = match schemas.as_slice() {
                 [one] => (*one).clone(),
                 several => json!({"allOf": several}),
             };
+            if kind_of(&property, schema) != kinds.kind(name, key) {
+                return Err(format!(
+                    "the property {} has values of other types in other alternatives, which this \
+                     model's calls do not tell apart",
+                    json!(key)
+                ));
+            }
             let opening = json!(format!("<parameter={key}>\n"));
             let terminal = format!("{}_{i}", rule.to_uppercase());
             let (value, more) = value_rule(&property, schema, &terminal)
@@ -195,7 +208,7 @@ fn referred<'s>(schema: &Json, root: &'s Json) -> Result<Option<&'s Json>, Strin
 /// A value and what closes it, and the rules that it needs, one of which is `terminal`.
 fn value_rule(property: &Json, root: &Json, terminal: &str) -> Result<(String, String), String> {
     let end = "\"\\n</parameter>\\n\"";
-    if kind_of(property, root, 0) == Kind::Json {
+    if kind_of(property, root) == Kind::Json {
         let mut schema = rebased(property, &format!("/{WHOLE}"));
         if let Json::Object(map) = &mut schema {
             map.insert(WHOLE.to_owned(), rebased(root, &format!("/{WHOLE}")));
@@ -220,6 +233,11 @@ fn text(schema: &Json, root: &Json, depth: usize) -> Result<Option<String>, Stri
     if depth > MOST_REFERENCES {
         return Err("the schema refers to itself".to_owned());
     }
+    if schema == &Json::Bool(false) {
+        return Err("it allows no value".to_owned());
+    }
+    let types = types_of(schema, root, depth);
+    let allows = |name: &str| types.as_ref().is_none_or(|types| types.contains(name));
     if let Some(key) = ["not", "if"]
         .into_iter()
         .find(|key| schema.get(*key).is_some())
@@ -235,7 +253,7 @@ fn text(schema: &Json, root: &Json, depth: usize) -> Result<Option<String>, Stri
         let mut literals = Vec::new();
         for value in listed {
             match value {
-                Json::Null => literals.push(json!("null").to_string()),
+                Json::Null if allows("null") => literals.push(json!("null").to_string()),
                 Json::String(text) if text.contains(PARAMETER_END) => {
                     return Err(format!("{value} cannot be written in this model's calls"));
                 }
@@ -243,14 +261,25 @@ fn text(schema: &Json, root: &Json, depth: usize) -> Result<Option<String>, Stri
                 _ => {}
             }
         }
+        if literals.is_empty() {
+            return Err("no text is among its values".to_owned());
+        }
         parts.push(literals.join(" | "));
     }
     let mut shape = Vec::new();
-    if let Some(pattern) = schema["pattern"].as_str() {
-        shape.push(format!("/{}/", whole_text(pattern)?));
+    match schema.get("pattern") {
+        None => {}
+        Some(Json::String(pattern)) => shape.push(format!("/{}/", whole_text(pattern)?)),
+        Some(other) => return Err(format!("`pattern` is {other}, not a text")),
     }
-    let bound = |key: &str| schema[key].as_u64();
-    match (bound("minLength"), bound("maxLength")) {
+    let bound = |key: &str| match schema.get(key) {
+        None => Ok(None),
+        Some(value) => match value.as_u64() {
+            Some(bound) => Ok(Some(bound)),
+            None => Err(format!("`{key}` is {value}, not a number of characters")),
+        },
+    };
+    match (bound("minLength")?, bound("maxLength")?) {
         (None, None) => {}
         (least, None) => shape.push(format!("/(?s:.){{{},}}/", least.unwrap_or(0))),
         (least, Some(most)) => {
@@ -259,7 +288,7 @@ fn text(schema: &Json, root: &Json, depth: usize) -> Result<Option<String>, Stri
     }
     if !shape.is_empty() {
         let text = format!("({})", shape.join(" & "));
-        let allows_null = types_of(schema, root, depth).contains("null");
+        let allows_null = types.as_ref().is_some_and(|types| types.contains("null"));
         parts.push(if allows_null {
             format!("{text} | \"null\"")
         } else {
@@ -277,8 +306,9 @@ fn text(schema: &Json, root: &Json, depth: usize) -> Result<Option<String>, Stri
         let mut any = Vec::new();
         let mut allows_all = false;
         for choice in choices {
-            let types = types_of(choice, root, depth);
-            if !types.is_empty() && !types.contains("string") {
+            if let Some(types) = types_of(choice, root, depth)
+                && !types.contains("string")
+            {
                 // A text is none of these, but the word for nothing is.
                 any.extend(types.contains("null").then(|| "\"null\"".to_owned()));
                 continue;

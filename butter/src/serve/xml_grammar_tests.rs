@@ -7,6 +7,7 @@ use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokR
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{Value as Json, json};
 
+use super::super::xml_call::{Kind, ParameterKinds, scan};
 use super::grammar;
 
 /// Every byte as a token, and an end.
@@ -100,6 +101,26 @@ fn texts_keep_what_their_schemas_say() {
             vec!["2", "x"],
         ),
         (json!({"type": "boolean"}), vec!["true"], vec!["True"]),
+        (
+            json!({"minimum": 5, "maximum": 7}),
+            vec!["5", "7"],
+            vec!["8", "x"],
+        ),
+        (
+            json!({"items": {"type": "integer"}, "minItems": 1}),
+            vec!["[1]"],
+            vec!["[]", "VALUE"],
+        ),
+        (
+            json!({"type": "string", "enum": [null, "a"]}),
+            vec!["a"],
+            vec!["null"],
+        ),
+        (
+            json!({"allOf": [{"type": ["string", "integer"]}, {"type": "integer"}]}),
+            vec!["3"],
+            vec!["x"],
+        ),
     ] {
         let schema = of(property);
         for text in right {
@@ -112,6 +133,48 @@ fn texts_keep_what_their_schemas_say() {
             assert!(!takes(&schema, &[("a", text)]), "{schema} takes {text:?}");
         }
         assert!(!takes(&schema, &[]), "{schema} takes nothing");
+    }
+}
+
+#[test]
+fn a_free_text_ends_where_the_reader_ends_it() {
+    let schema = json!({"properties": {"a": {}}, "required": ["a"]});
+    assert!(takes(&schema, &[("a", "x\ny")]));
+    // The value and its end are on one line.
+    let kinds = ParameterKinds::new(&[("f".to_owned(), schema.clone())]);
+    let lark = grammar(&[("f".to_owned(), schema)]).expect("held");
+    for (parameter, argument) in [("</parameter>\n", ""), ("x</parameter>\n", "x")] {
+        let mut matcher = matcher(lark.clone()).expect("a grammar");
+        let call = format!("<function=f>\n<parameter=a>\n{parameter}</function>\n");
+        for byte in format!("<tool_call>\n{call}</tool_call>").bytes() {
+            matcher.consume_token(u32::from(byte)).expect("taken");
+        }
+        assert!(matcher.is_accepting().expect("a state"));
+        let read = scan(&call, &kinds).arguments.expect("a whole call");
+        assert_eq!(read, format!("{{\"a\": \"{argument}\"}}"));
+    }
+    let mut matcher = matcher(lark).expect("a grammar");
+    for byte in "<tool_call>\n<function=f>\n<parameter=a>\nx</parameter>".bytes() {
+        matcher.consume_token(u32::from(byte)).expect("taken");
+    }
+    let mask = matcher.compute_mask().expect("a mask");
+    let allowed: Vec<u8> = (0..=255)
+        .filter(|byte| mask.is_allowed(u32::from(*byte)))
+        .collect();
+    assert_eq!(allowed, b"\n");
+}
+
+#[test]
+fn properties_behind_references_have_the_kind_that_the_grammar_holds() {
+    let parts = json!({"type": "object", "properties": {"n": {"type": "integer"}}});
+    for schema in [
+        json!({"$ref": "#/$defs/x", "$defs": {"x": parts.clone()}}),
+        json!({"allOf": [parts.clone()]}),
+        json!({"anyOf": [parts.clone(), {"properties": {"m": {}}}]}),
+    ] {
+        let kinds = ParameterKinds::new(&[("f".to_owned(), schema.clone())]);
+        assert_eq!(kinds.kind("f", "n"), Kind::Json, "{schema}");
+        grammar(&[("f".to_owned(), schema)]).expect("held");
     }
 }
 
@@ -182,6 +245,29 @@ fn what_cannot_be_held_is_refused() {
         (
             json!({"patternProperties": {}}),
             "`patternProperties` of an object",
+        ),
+        (
+            json!({"properties": {"a": false}, "required": ["a"]}),
+            "allows no value",
+        ),
+        (
+            json!({"properties": {"a": {"type": "string", "minLength": 2.5}}}),
+            "`minLength` is 2.5",
+        ),
+        (
+            json!({"properties": {"a": {"type": "string", "maxLength": -1}}}),
+            "`maxLength` is -1",
+        ),
+        (
+            json!({"properties": {"a": {"type": "string", "enum": [1]}}}),
+            "no text is among",
+        ),
+        (
+            json!({"anyOf": [
+                {"properties": {"a": {"type": "integer"}}},
+                {"properties": {"a": {"type": "string"}}},
+            ]}),
+            "other alternatives",
         ),
         (json!({"$ref": "#"}), "refers to itself"),
         (json!({"type": "string"}), "arguments are an object"),
