@@ -238,21 +238,16 @@ pub(crate) fn gated<T: Float>(parts: &Shared<f32>, o: u32, pairs: u32) -> T {
 }
 
 /// Product that joins the residual stream: `h[r, n] += sum_k x[r, k] * w[n, k]`, the sum rounded
-/// to the tensor's type before it is added. `WHOLE` is that of [`norm_product`].
+/// to the tensor's type before it is added.
 #[kernel(
     grid = [cols / OUTPUTS, rows],
     workgroup = LANES,
-    requires(
-        inner % 8 == 0,
-        inner > 0,
-        inner <= Row::<LANES, EARLY, WHOLE>::MOST,
-        cols % OUTPUTS == 0
-    ),
+    requires(inner % 8 == 0, inner > 0, cols % OUTPUTS == 0),
     dependent,
-    instances(T = [f32, f16, bf16], LANES = [128], EARLY = [1], WHOLE = [false]),
-    instances(T = [f32, f16, bf16], LANES = [256], EARLY = [2], WHOLE = [false, true])
+    instances(T = [f32, f16, bf16], LANES = [128], EARLY = [1]),
+    instances(T = [f32, f16, bf16], LANES = [256], EARLY = [2])
 )]
-pub fn product_add<T: Float, const LANES: u32, const EARLY: u32, const WHOLE: bool>(
+pub fn product_add<T: Float, const LANES: u32, const EARLY: u32>(
     x: &Tensor<T, (rows, inner)>,
     w: &Tensor<T, (cols, inner)>,
     h: &mut Tensor<T, (rows, cols)>,
@@ -269,24 +264,14 @@ pub fn product_add<T: Float, const LANES: u32, const EARLY: u32, const WHOLE: bo
     if local_index() < OUTPUTS {
         residual = h[[row, n]];
     }
-    if WHOLE {
-        let mut inputs = private::<T>(8 * EARLY);
-        load_row::<T, LANES, EARLY, _>(inner / 8, &mut inputs, |i| x.load8([row, i]));
-        // Holds compilers to all of these loads before the first sum.
-        barrier();
-        let mut sums = private::<f32>(OUTPUTS);
-        sum_held::<T, LANES, EARLY, OUTPUTS>(&early, &inputs, inner / 8, &mut sums);
-        gather_sums::<OUTPUTS>(&sums, &mut parts, 0);
-    } else {
-        sum_products::<T, LANES, EARLY, OUTPUTS, _, _, _>(
-            w,
-            &early,
-            &mut parts,
-            |o| first + o,
-            |j| x.load8([row, j * LANES + local_index()]).to_f32(),
-            |i| x.load8([row, i]).to_f32(),
-        );
-    }
+    sum_products::<T, LANES, EARLY, OUTPUTS, _, _, _>(
+        w,
+        &early,
+        &mut parts,
+        |o| first + o,
+        |j| x.load8([row, j * LANES + local_index()]).to_f32(),
+        |i| x.load8([row, i]).to_f32(),
+    );
     if local_index() < OUTPUTS {
         let sum = T::from_f32(total(&parts, local_index()));
         h[[row, n]] = T::from_f32(residual.to_f32() + sum.to_f32());
@@ -452,19 +437,15 @@ const PRODUCTS: [(u64, u64, u64); 4] = [(1, 8, 8), (2, 8, 136), (3, 16, 1032), (
 /// many outputs as give workgroups that repeat a second tile, of one type.
 fn normed_products(t: &Cases) -> Vec<(u64, u64, u64)> {
     let (is_whole, lanes) = (t.constant("WHOLE") != 0, t.constant("LANES") as u64);
+    let longest = match is_whole {
+        true => 8 * lanes * t.constant("EARLY") as u64,
+        false => u64::MAX,
+    };
+    let cut = PRODUCTS.map(|(rows, cols, inner)| (rows, cols, inner.min(longest)));
     let is_bf16 = t.scalar("T") == iron_ir::Scalar::BF16;
     let repeats = is_bf16 && is_whole && lanes == u64::from(NORM_THREADS);
     let second = repeats.then_some((1, 1064, 72));
-    products(t).into_iter().chain(second).collect()
-}
-
-/// [`PRODUCTS`] as far as the instance takes rows.
-fn products(t: &Cases) -> [(u64, u64, u64); 4] {
-    let longest = match t.constant("WHOLE") != 0 {
-        true => 8 * t.constant("LANES") as u64 * t.constant("EARLY") as u64,
-        false => u64::MAX,
-    };
-    PRODUCTS.map(|(rows, cols, inner)| (rows, cols, inner.min(longest)))
+    cut.into_iter().chain(second).collect()
 }
 
 /// More outputs than the reference takes whole.
@@ -547,7 +528,7 @@ fn norm_gated_product_matches_f64(t: &mut Cases) {
 
 #[test_kernel(product_add)]
 fn product_add_matches_f64(t: &mut Cases) {
-    for (rows, cols, inner) in products(t) {
+    for (rows, cols, inner) in PRODUCTS {
         let allowed = 3e-5 + rounding(t, inner) + 4.0 * rounding(t, 1);
         t.case(format!("{rows}x{cols}x{inner}"))
             .input("x", [rows, inner], normal(0.0, 1.0))
@@ -686,12 +667,7 @@ fn fill_uniform_is_the_same_everywhere(t: &mut Cases) {
 #[bench_kernel(product_add)]
 fn product_add_of_8b(b: &mut Benches) {
     let bytes = u64::from(b.scalar("T").bytes());
-    let is_whole = b.constant("WHOLE") != 0;
-    let shapes = [(4096, 4096), (4096, 12288), (1024, 2048), (1024, 3072)];
-    for (cols, inner) in shapes
-        .into_iter()
-        .filter(|(_, inner)| !is_whole || *inner <= 4096)
-    {
+    for (cols, inner) in [(4096, 4096), (4096, 12288), (1024, 2048), (1024, 3072)] {
         b.bench(format!("1x{cols}x{inner}"))
             .input("x", [1, inner], normal(0.0, 1.0))
             .input("w", [cols, inner], normal(0.0, 0.1))

@@ -5,9 +5,10 @@
 //! A workgroup takes tile after tile, and there are `GROUPS` of them: 264 are as many as an H200
 //! holds with two a multiprocessor, of which one sums while the other waits. Each takes the same
 //! share of tiles, so it matters that no multiprocessor has a third, which the size of shared
-//! memory sees to: 384 bytes a thread of tiles on their way. Four are for tests.
-//! Each result has the bits of the kernel of
-//! [`decode`](crate::decode) that it stands for: the order of sums and the roundings are those.
+//! memory sees to: 320 or 384 bytes a thread of tiles on their way. Four are for tests.
+//!
+//! Each result has the bits of the kernel of [`decode`](crate::decode) that it stands for: the
+//! order of sums and the roundings are those.
 
 use iron_ir::prelude::*;
 use iron_ir::testing::{Bound, Cases, normal, uniform};
@@ -72,7 +73,7 @@ fn sum_tile<T: Float, const VECTORS: u32, const SIDE: u32>(
     resident = 2,
     requires(inner == 8 * THREADS * VECTORS, cols % SIDE == 0),
     dependent,
-    instances(T = [bf16], VECTORS = [2], SIDE = [4], DEPTH = [3], GROUPS = [264, 4])
+    instances(T = [bf16], VECTORS = [2], SIDE = [2], DEPTH = [5], GROUPS = [264, 4])
 )]
 pub fn norm_product_ahead<
     T: Float,
@@ -237,15 +238,19 @@ pub fn product_add_ahead<
     }
 }
 
-/// The instance of [`product_add_ahead`] for weights of `inner` inputs of that type, if there is
-/// one; rows of 4,096 have one of the others of this module too.
+/// The instance of this module's kernels for weights of `inner` inputs of that type, if there is
+/// one: with 4,096 inputs of [`norm_gated_product_ahead`] and [`product_add_ahead`] or, where it
+/// `leaves_room`, of [`norm_product_ahead`], beside which an H200 holds a workgroup of the attention
+/// that follows; with 12,288 of [`product_add_ahead`] alone.
 pub const fn ahead_instance(
     scalar: iron_ir::Scalar,
     outputs: u64,
     inner: u64,
+    leaves_room: bool,
 ) -> Option<&'static str> {
     match inner {
         _ if !matches!(scalar, iron_ir::Scalar::BF16) || outputs > MOST_OUTPUTS => None,
+        4096 if leaves_room => Some("-VECTORS=2-SIDE=2-DEPTH=5-GROUPS=264"),
         4096 => Some("-VECTORS=2-SIDE=4-DEPTH=3-GROUPS=264"),
         12288 => Some("-VECTORS=6-SIDE=2-DEPTH=2-GROUPS=264"),
         _ => None,

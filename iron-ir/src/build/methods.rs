@@ -160,8 +160,12 @@ impl Builder {
             ("end_batch", []) => self.batch_method(&base, MachineOp::BatchEnd, &[], whole),
             ("wait_batches", [newest]) => {
                 let newest = self.scalar_beside(newest, Type::U32)?;
-                let newest =
-                    self.known_count(newest, "the number of batches still on their way")?;
+                let known = self.known_int(newest).map(u32::try_from);
+                let Some(Ok(newest)) = known else {
+                    return self.fail(BuildFault::NotConstant {
+                        what: "the number of batches still on their way".into(),
+                    });
+                };
                 self.batch_method(&base, MachineOp::BatchWait, &[newest], whole)
             }
             ("len", []) => self.len_method(&base),
