@@ -175,12 +175,13 @@ pub fn speculate(
         }
         let Taken { accepted, error } = taken;
         found.error = error;
-        found.verifications.push(Verification {
+        let verification = Verification {
             proposal_count: proposals.len(),
             accepted,
-        });
+        };
+        found.verifications.push(verification);
         // The token pushed last has entered neither.
-        let committed = known + accepted;
+        let committed = known - 1 + verification.committed_rows();
         let left = prompt_ids.len() + max_tokens - tokens.len();
         let wanted = most_proposals.min(left.saturating_sub(1));
         let start = target.last;

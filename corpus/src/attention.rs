@@ -16,7 +16,9 @@ use iron_ir::Scalar;
 use iron_ir::prelude::*;
 use iron_ir::testing::{Bound, Cases, Generator, Inputs, ints, normal, values};
 
-use crate::attention_cases::{decode_cases, joined_of};
+use crate::attention_cases::{
+    MANY_PREFILLS, PREFILLS, WIDE_PREFILLS, decode_cases, joined_of, tiles_of,
+};
 
 /// Most positions of one split of [`attention_decode`].
 pub(crate) const MOST_POSITIONS: u32 = 512;
@@ -343,6 +345,9 @@ pub fn attention_combine<T: Float>(
     }
 }
 
+/// Most tiles of which [`attention_prefill`] takes those of all heads together.
+const MOST_TOGETHER: u32 = 128;
+
 /// Below any score, and finite.
 const LOWEST_SCORE: f32 = -1e30;
 
@@ -367,7 +372,7 @@ impl<const HEAD_DIM: u32, const ROWS: u32> Tiles<HEAD_DIM, ROWS> {
 /// outputs are head-major views. `scale` is above 0. Exponentials are the target's fast ones.
 #[kernel(
     approximate,
-    grid = [tiles, heads],
+    grid = [heads, tiles],
     workgroup = Tiles::<HEAD_DIM, ROWS>::THREADS,
     requires(heads % kv_heads == 0, block_size % ROWS == 0),
     instances(T = [f32, f16, bf16], HEAD_DIM = [32, 64, 80, 96, 128, 256, 16], ROWS = [16]),
@@ -387,10 +392,14 @@ pub fn attention_prefill<T: Float, const HEAD_DIM: u32, const ROWS: u32>(
     window: u32,
     soft_cap: f32,
 ) {
-    let head = group_id(1);
+    // The longest rows of a sequence first, those of all heads, so that the last workgroups to run
+    // are short ones. Of long prompts that is little, and a head after the other finds its keys and
+    // values in the cache.
+    let place = group_id(1) * heads + group_id(0);
+    let is_long = tiles > MOST_TOGETHER;
+    let head = select(is_long, place / tiles, group_id(0));
+    let tile = tiles - 1 - select(is_long, place % tiles, group_id(1));
     let kv_head = head / (heads / kv_heads);
-    // The longest rows of a sequence first, so that the last workgroups to run are short ones.
-    let tile = group_count(0) - 1 - group_id(0);
     let first_row = index_in(tile_rows[[tile, 0]], rows);
     let count = (tile_rows[[tile, 1]] - first_row).min(ROWS);
     let sequence = index_in(sequences[first_row], all_sequences);
@@ -654,41 +663,6 @@ fn attention_combine_matches_f64(t: &mut Cases) {
     }
 }
 
-/// Of each sequence the first position and the rows of a prompt; heads, key-value heads.
-type Prompts = (&'static [(u64, u64)], u64, u64);
-
-const PREFILLS: [Prompts; 4] = [
-    (&[(0, 1)], 1, 1),
-    (&[(0, 16)], 2, 1),
-    (&[(30, 37), (0, 16), (47, 1)], 4, 2),
-    (&[(310, 20)], 1, 1),
-];
-
-/// The same for tiles of 128 rows, with what is added to plain attention: one row, several tiles
-/// of rows and of keys, several sequences, the first tiles out of the window.
-const WIDE_PREFILLS: [(Prompts, Extras); 3] = [
-    ((&[(0, 1)], 1, 1), EXTRAS[1]),
-    ((&[(125, 5), (0, 3)], 2, 1), EXTRAS[0]),
-    ((&[(310, 130)], 1, 1), EXTRAS[2]),
-];
-
-/// First row and one past the last of each tile of up to `size` rows; one without rows behind them.
-fn tiles_of(prompts: &[(u64, u64)], size: u64) -> Vec<(u64, u64)> {
-    let mut tiles = Vec::new();
-    let mut begin = 0;
-    for (_, rows) in prompts {
-        let end = begin + rows;
-        tiles.extend(
-            (begin..end)
-                .step_by(size as usize)
-                .map(|first| (first, end.min(first + size))),
-        );
-        begin = end;
-    }
-    tiles.push((0, 0));
-    tiles
-}
-
 #[test_kernel(attention_prefill)]
 fn attention_prefill_matches_f64(t: &mut Cases) {
     let head_dim = t.constant("HEAD_DIM") as u64;
@@ -704,6 +678,10 @@ fn attention_prefill_matches_f64(t: &mut Cases) {
     cases.push((PREFILLS[2], EXTRAS[0]));
     if tile_rows > 16 {
         cases = WIDE_PREFILLS.to_vec();
+    }
+    // Small tiles, for the executions that take each by itself.
+    if (head_dim, tile_rows) == (16, 16) {
+        cases.push((MANY_PREFILLS, EXTRAS[0]));
     }
     for ((prompts, heads, kv_heads), extras) in cases {
         let block_size = tile_rows.max(32);
@@ -725,8 +703,12 @@ fn attention_prefill_matches_f64(t: &mut Cases) {
         let [of_row, at] = [0, 1].map(|i| places.iter().map(|p| [p.0, p.1][i]).collect());
         let listed = |values: Vec<i64>| ints(0, 1).map(move |i, _| values[i]);
         let scale = 1.0 / (head_dim as f32).sqrt();
+        let shown = match prompts {
+            [first, .., _] if prompts.len() > 8 => format!("{sequences} times {first:?}"),
+            _ => format!("{prompts:?}"),
+        };
         t.case(format!(
-            "rows {prompts:?}, {heads}/{kv_heads} heads, {extras:?}"
+            "rows {shown}, {heads}/{kv_heads} heads, {extras:?}"
         ))
         .input("q", [heads, rows, head_dim], normal(0.0, 1.0))
         .input(

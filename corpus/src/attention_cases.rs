@@ -230,6 +230,31 @@ impl Decode {
         }
     }
 
+    /// Sets what a kernel gives that writes rows of attention to `y`, and outputs of splits where a
+    /// row has several.
+    pub(crate) fn set_attended(self, inputs: &Inputs, tensors: [&[f64]; 3], out: &mut Expected) {
+        let [mut partial, mut stats] = self.outputs(inputs, tensors);
+        out.set("y", self.joined(inputs, [&partial, &stats]));
+        let positions = inputs.ints("positions");
+        for (row, position) in positions.iter().enumerate() {
+            let seen = splits_of(
+                *position as usize + 1,
+                self.extras.window as usize,
+                self.least,
+            );
+            if seen.len() == 1 {
+                for (values, name) in [(&mut partial, "partial"), (&mut stats, "stats")] {
+                    let size = values.len() / positions.len();
+                    let own = row * size..(row + 1) * size;
+                    values[own.clone()].copy_from_slice(&inputs[name][own]);
+                }
+            }
+        }
+        out.set("partial", partial);
+        out.set("stats", stats);
+        out.set_ints("arrived", vec![0; self.kv_heads * positions.len()]);
+    }
+
     /// The splits of every row joined, with a score of `sinks` in each head's softmax.
     pub(crate) fn joined(self, inputs: &Inputs, [partial, stats]: [&[f64]; 2]) -> Vec<f64> {
         let positions = inputs.ints("positions");
@@ -305,4 +330,43 @@ impl Decode {
         }
         [partial, stats]
     }
+}
+
+/// Of each sequence the first position and the rows of a prompt; heads, key-value heads.
+pub(crate) type Prompts = (&'static [(u64, u64)], u64, u64);
+
+pub(crate) const PREFILLS: [Prompts; 4] = [
+    (&[(0, 1)], 1, 1),
+    (&[(0, 16)], 2, 1),
+    (&[(30, 37), (0, 16), (47, 1)], 4, 2),
+    (&[(310, 20)], 1, 1),
+];
+
+/// More tiles than [`attention_prefill`](crate::attention::attention_prefill) takes those of all
+/// heads together of.
+pub(crate) const MANY_PREFILLS: Prompts = (&[(0, 1); 129], 2, 1);
+
+/// The same for tiles of 128 rows, with what is added to plain attention: one row, several tiles
+/// of rows and of keys, several sequences, the first tiles out of the window.
+pub(crate) const WIDE_PREFILLS: [(Prompts, Extras); 3] = [
+    ((&[(0, 1)], 1, 1), EXTRAS[1]),
+    ((&[(125, 5), (0, 3)], 2, 1), EXTRAS[0]),
+    ((&[(310, 130)], 1, 1), EXTRAS[2]),
+];
+
+/// First row and one past the last of each tile of up to `size` rows; one without rows behind them.
+pub(crate) fn tiles_of(prompts: &[(u64, u64)], size: u64) -> Vec<(u64, u64)> {
+    let mut tiles = Vec::new();
+    let mut begin = 0;
+    for (_, rows) in prompts {
+        let end = begin + rows;
+        tiles.extend(
+            (begin..end)
+                .step_by(size as usize)
+                .map(|first| (first, end.min(first + size))),
+        );
+        begin = end;
+    }
+    tiles.push((0, 0));
+    tiles
 }

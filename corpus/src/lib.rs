@@ -5,6 +5,7 @@
 
 pub mod affine;
 pub mod affine_q8;
+pub mod arrivals;
 pub mod attention;
 mod attention_cases;
 pub mod attention_join;

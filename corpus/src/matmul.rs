@@ -332,6 +332,11 @@ fn linear_matches_f64(t: &mut Cases) {
     for (rows, cols, inner) in SHAPES {
         case_of_rows(t, [rows, cols, inner], 1e-5);
     }
+    // Whole tiles and several turns, for which matrix units have loops of their own.
+    let tile = t.constant("TILE") as u64;
+    if tile > 64 {
+        case_of_rows(t, [128, tile, 256], 1e-5);
+    }
 }
 
 #[test_kernel(linear_skinny)]

@@ -13,7 +13,7 @@ use crate::grouped_attention::decode_bench;
 use crate::heads::{MOST_PAIRS, Turned, rotation_of, turned_by};
 
 /// Threads of a workgroup.
-const THREADS: u32 = 128;
+pub(crate) const THREADS: u32 = 128;
 /// Threads that multiply together, and their number.
 const TEAM: u32 = 32;
 const TEAMS: u32 = THREADS / TEAM;
@@ -60,7 +60,7 @@ pub fn has_heads_matrix(scalar: Scalar, head_dim: u32, block_size: u32, heads: u
 /// What a workgroup attends over: the positions of its split, the first of its last run, which
 /// begin at multiples of 16, and where they lie.
 #[device_struct]
-struct Span {
+pub(crate) struct Span {
     first: u32,
     end: u32,
     /// `first` down to the beginning of a run.
@@ -74,7 +74,7 @@ struct Span {
 }
 
 #[device_fn]
-fn span_of(first: u32, end: u32, block_size: u32) -> Span {
+pub(crate) fn span_of(first: u32, end: u32, block_size: u32) -> Span {
     let begin = first - first % RUN;
     Span {
         first,
@@ -252,7 +252,6 @@ pub fn attention_decode_matrix<T: Float, const HEAD_DIM: u32>(
     soft_cap: f32,
     least: u32,
 ) {
-    let width = Shape::<HEAD_DIM>::WIDTH;
     let row = group_id(2);
     // Both at once: the block table waits for them, and the keys for it.
     let (position, sequence) = (positions[row], sequences[row]);
@@ -261,14 +260,53 @@ pub fn attention_decode_matrix<T: Float, const HEAD_DIM: u32>(
         return;
     }
     let sequence = index_in(sequence, all_sequences);
-    let (span, seat) = (span_of(first, end, block_size), seat_of::<HEAD_DIM>());
+    attend_from_cache::<T, HEAD_DIM>(
+        span_of(first, end, block_size),
+        sequence,
+        splits == 1,
+        q,
+        k_cache,
+        v_cache,
+        block_table,
+        sinks,
+        partial,
+        stats,
+        y,
+        scale,
+        soft_cap,
+    );
+}
+
+/// A workgroup's attention to positions that the cache holds; `is_only` as for [`attend`].
+#[device_fn]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "a part of two kernels, with their tensors"
+)]
+pub(crate) fn attend_from_cache<T: Float, const HEAD_DIM: u32>(
+    span: Span,
+    sequence: u32,
+    is_only: bool,
+    q: &Tensor<T, 3>,
+    k_cache: &Tensor<T, 4>,
+    v_cache: &Tensor<T, 4>,
+    block_table: &Tensor<u32, 2>,
+    sinks: &Tensor<f32, 1>,
+    partial: &mut Tensor<f32, 4>,
+    stats: &mut Tensor<f32, 4>,
+    y: &mut Tensor<T, 3>,
+    scale: f32,
+    soft_cap: f32,
+) {
+    let width = Shape::<HEAD_DIM>::WIDTH;
+    let (row, seat) = (span.row, seat_of::<HEAD_DIM>());
     let mut block_of = shared::<u32>(MOST_POSITIONS / RUN + 2);
     let mut query = private::<T>(Shape::<HEAD_DIM>::WIDTH / 4);
     // Two tiles: one is computed, the other on its way.
     let mut held = private::<T>(2 * 8 * Shape::<HEAD_DIM>::HELD);
 
-    find_blocks(block_table, &mut block_of, span, sequence, blocks);
-    let present = heads / kv_heads;
+    find_blocks(block_table, &mut block_of, span, sequence, k_cache.dim(0));
+    let present = q.dim(1) / k_cache.dim(1);
     let head = span.kv_head * present + seat.line.min(present - 1);
     for c in unroll(0..width / 32) {
         let column = seat.part * (width / 8) + 4 * c + seat.pair;
@@ -280,6 +318,7 @@ pub fn attention_decode_matrix<T: Float, const HEAD_DIM: u32>(
     attend::<T, HEAD_DIM>(
         span,
         seat,
+        is_only,
         &block_of,
         &query,
         &mut held,
@@ -420,6 +459,7 @@ pub fn attention_of_heads_matrix<T: Float, const HEAD_DIM: u32>(
     attend::<T, HEAD_DIM>(
         span,
         seat,
+        splits == 1,
         &block_of,
         &query,
         &mut held,
@@ -436,7 +476,8 @@ pub fn attention_of_heads_matrix<T: Float, const HEAD_DIM: u32>(
     );
 }
 
-/// A workgroup's attention. `held` has the keys of the first two tiles.
+/// A workgroup's attention. `held` has the keys of the first two tiles. Where the row has no other
+/// split, `is_only`, it gives the row of `y`, else the split's part of `partial` and `stats`.
 #[device_fn]
 #[expect(
     clippy::too_many_arguments,
@@ -445,6 +486,7 @@ pub fn attention_of_heads_matrix<T: Float, const HEAD_DIM: u32>(
 fn attend<T: Float, const HEAD_DIM: u32>(
     span: Span,
     seat: Seat,
+    is_only: bool,
     block_of: &Shared<u32>,
     query: &Private<T>,
     held: &mut Private<T>,
@@ -469,7 +511,6 @@ fn attend<T: Float, const HEAD_DIM: u32>(
     let (line, pair, run) = (seat.line, seat.pair, seat.run);
     let first_head = span.kv_head * present;
     let own_head = line.min(present - 1);
-    let is_only = partial.dim(2) == 1;
     let mut extremes = shared::<f32>(HEADS * 8 * Shape::<HEAD_DIM>::RUNS);
     let mut shares = shared::<f32>(THREADS);
     // Of each head, where there is one split: what its output is multiplied and divided by.
@@ -642,10 +683,16 @@ fn attend<T: Float, const HEAD_DIM: u32>(
 }
 
 /// At most half an ULP of a weight's second number is left, times values of a few deviations.
-const WEIGHTS: f64 = 4.0 / 65536.0;
+pub(crate) const WEIGHTS: f64 = 4.0 / 65536.0;
 
 /// `heads` by `kv_heads` of `head_dim`, with splits of at least `least` positions.
-fn decode_of(heads: u64, kv_heads: u64, head_dim: u64, extras: Extras, least: u32) -> Decode {
+pub(crate) fn decode_of(
+    heads: u64,
+    kv_heads: u64,
+    head_dim: u64,
+    extras: Extras,
+    least: u32,
+) -> Decode {
     Decode {
         heads: heads as usize,
         kv_heads: kv_heads as usize,
@@ -658,7 +705,7 @@ fn decode_of(heads: u64, kv_heads: u64, head_dim: u64, extras: Extras, least: u3
 }
 
 /// What the kernels take beyond those of [`crate::attention`].
-fn with_output(case: &mut Case, decode: Decode, rows: u64) -> &mut Case {
+pub(crate) fn with_output(case: &mut Case, decode: Decode, rows: u64) -> &mut Case {
     let (heads, head_dim) = (decode.heads as u64, decode.head_dim as u64);
     case.input("sinks", [heads], decode.extras.sinks(heads))
         .inout("y", [rows, heads, head_dim], normal(0.0, 1.0))

@@ -94,13 +94,15 @@ pub enum Feature {
     Subgroups,
     /// Grid-wide barriers (cooperative launch).
     GridBarrier,
+    /// Barriers of a workgroup that order its memory on the whole device.
+    DeviceBarrier,
     /// Programmatic dependent launch: a launch may start while the one before it ends.
     DependentLaunch,
 }
 
 impl Feature {
     /// Every feature.
-    pub const ALL: [Feature; 11] = [
+    pub const ALL: [Feature; 12] = [
         Feature::F64,
         Feature::F16,
         Feature::BF16,
@@ -111,6 +113,7 @@ impl Feature {
         Feature::AtomicF32Add,
         Feature::Subgroups,
         Feature::GridBarrier,
+        Feature::DeviceBarrier,
         Feature::DependentLaunch,
     ];
 
@@ -127,6 +130,7 @@ impl Feature {
             Feature::AtomicF32Add => "atomic-f32-add",
             Feature::Subgroups => "subgroups",
             Feature::GridBarrier => "grid-barrier",
+            Feature::DeviceBarrier => "device-barrier",
             Feature::DependentLaunch => "dependent-launch",
         }
     }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use smallvec::{SmallVec, smallvec};
+
 use crate::contract::Contract;
 use crate::entity::{Arena, Array, Dim, Local, Param, Tile, Value};
 use crate::op::{Const, Op, Stmt, TileSpace};
@@ -266,8 +268,11 @@ impl Kernel {
     }
 }
 
+/// A few values.
+pub type Values = SmallVec<[Value; 4]>;
+
 /// Values that an operation reads, in order.
-pub fn operands(op: &Op) -> Vec<Value> {
+pub fn operands(op: &Op) -> Values {
     match op {
         Op::Const(_)
         | Op::Scalar(_)
@@ -275,13 +280,13 @@ pub fn operands(op: &Op) -> Vec<Value> {
         | Op::Stride(..)
         | Op::Builtin(..)
         | Op::Get(_)
-        | Op::Result => Vec::new(),
+        | Op::Result => Values::new(),
         Op::Unary(_, a) | Op::Convert(a) | Op::Bitcast(a) | Op::Splat(a) | Op::Extract(a, _) => {
-            vec![*a]
+            smallvec![*a]
         }
-        Op::Binary(_, a, b) | Op::Compare(_, a, b) | Op::Insert(a, _, b) => vec![*a, *b],
-        Op::Select(a, b, c) | Op::Fma(a, b, c) => vec![*a, *b, *c],
-        Op::Vector(parts) => parts.clone(),
-        Op::Load { indices, .. } => indices.clone(),
+        Op::Binary(_, a, b) | Op::Compare(_, a, b) | Op::Insert(a, _, b) => smallvec![*a, *b],
+        Op::Select(a, b, c) | Op::Fma(a, b, c) => smallvec![*a, *b, *c],
+        Op::Vector(parts) => Values::from_slice(parts),
+        Op::Load { indices, .. } => Values::from_slice(indices),
     }
 }

@@ -100,6 +100,17 @@ crate::op::operators! {
         /// 16-bit float type. Source: the tensor. Operands: element of the memory, flat offset in
         /// the tensor (`u64`), both multiples of 8.
         CopyAhead = "copy_ahead",
+        /// Begins to copy 16 bytes of a tensor to shared memory, of which those count that an
+        /// operand says, 16 or none; the others become zero (PTX: `cp.async`). Each thread begins
+        /// its own. Arrays: memory (shared, of 16-bit floats). Source: the tensor, of the same
+        /// type. Operands: element of memory, element of the tensor from its first one on (`u64`),
+        /// bytes.
+        CopyChunk = "copy_chunk",
+        /// Ends a group of this thread's copies.
+        CopyEnd = "copy_end",
+        /// Waits until this thread's groups of copies are done, but for the last ones. Numbers:
+        /// groups that may go on.
+        CopyWait = "copy_wait",
         /// Raises (second number 1) or lowers (0) the registers of this warpgroup's threads.
         /// Numbers: registers, direction.
         Registers = "registers",
@@ -115,8 +126,8 @@ pub struct Signature {
     pub arrays: usize,
     /// A tensor is named.
     pub source: bool,
-    /// Operands, `u32` each but the offset of [`MachineOp::CopyAhead`];
-    /// [`MachineOp::CopyPanel`] has one more a dimension.
+    /// Operands, `u32` each but for the place in the tensor of [`MachineOp::CopyChunk`] and
+    /// [`MachineOp::CopyAhead`]; [`MachineOp::CopyPanel`] has one more a dimension.
     pub operands: usize,
     /// Numbers.
     pub numbers: usize,
@@ -135,6 +146,8 @@ impl MachineOp {
             MachineOp::FragmentFill => (1, 0, 2),
             MachineOp::FragmentProduct => (3, 2, 9),
             MachineOp::FragmentStore | MachineOp::FragmentLoad => (2, 1, 2),
+            MachineOp::CopyChunk => (1, 3, 0),
+            MachineOp::CopyWait => (0, 0, 1),
             MachineOp::Registers => (0, 0, 2),
             MachineOp::TurnWait | MachineOp::TurnGive => (0, 1, 0),
             MachineOp::BatchEnd => (1, 0, 0),
@@ -145,7 +158,8 @@ impl MachineOp {
             | MachineOp::SharedFence
             | MachineOp::ProductBegin
             | MachineOp::ProductEnd
-            | MachineOp::ProductLeave => (0, 0, 0),
+            | MachineOp::ProductLeave
+            | MachineOp::CopyEnd => (0, 0, 0),
         };
         Signature {
             result: match self {
@@ -155,7 +169,10 @@ impl MachineOp {
             arrays,
             source: matches!(
                 self,
-                MachineOp::CopyPanel | MachineOp::IsAligned | MachineOp::CopyAhead
+                MachineOp::CopyPanel
+                    | MachineOp::CopyChunk
+                    | MachineOp::CopyAhead
+                    | MachineOp::IsAligned
             ),
             operands,
             numbers,
@@ -175,6 +192,14 @@ impl MachineOp {
     /// Whether kernels as built have it.
     pub const fn is_portable(self) -> bool {
         matches!(self, MachineOp::BatchEnd | MachineOp::BatchWait)
+    }
+
+    /// Whether it begins, ends or awaits copies of chunks.
+    pub const fn is_of_chunks(self) -> bool {
+        matches!(
+            self,
+            MachineOp::CopyChunk | MachineOp::CopyEnd | MachineOp::CopyWait
+        )
     }
 
     /// Whether it is about fragments.
@@ -250,12 +275,13 @@ pub(crate) fn fault(kernel: &Kernel, stmt: &MachineStmt) -> Option<String> {
     if stmt.result.map(|v| kernel.ty(v)) != expected.result {
         return Some(format!("`{name}` has a result of another type"));
     }
-    let wanted = |at: usize| match (stmt.op, at) {
-        (MachineOp::CopyAhead, 1) => Type::U64,
-        _ => Type::U32,
-    };
+    let is_wide =
+        |n: usize| matches!(stmt.op, MachineOp::CopyChunk | MachineOp::CopyAhead) && n == 1;
     let mut operands = stmt.operands.iter().enumerate();
-    if let Some((_, value)) = operands.find(|(at, v)| kernel.ty(**v) != wanted(*at)) {
+    if let Some((_, value)) = operands.find(|(n, v)| {
+        let ty = kernel.ty(**v);
+        ty != if is_wide(*n) { Type::U64 } else { Type::U32 }
+    }) {
         return Some(format!("an operand of `{name}` is {}", kernel.ty(*value)));
     }
     let mut spaces = stmt.arrays.iter().map(|a| {
@@ -277,6 +303,7 @@ pub(crate) fn fault(kernel: &Kernel, stmt: &MachineStmt) -> Option<String> {
             let is_bits = |a| is_half(a) || a == Some((Space::Shared, Scalar::U16));
             spaces.next() == Some(Some((Space::Private, Scalar::F32))) && spaces.all(is_bits)
         }
+        MachineOp::CopyChunk => spaces.all(is_half),
         MachineOp::Product => {
             spaces.next() == Some(Some((Space::Private, Scalar::F32))) && spaces.all(is_half)
         }
@@ -303,6 +330,8 @@ pub(crate) fn fault(kernel: &Kernel, stmt: &MachineStmt) -> Option<String> {
         | MachineOp::ProductLeave
         | MachineOp::TurnWait
         | MachineOp::TurnGive
+        | MachineOp::CopyEnd
+        | MachineOp::CopyWait
         | MachineOp::Registers => true,
     };
     (!fits).then(|| format!("an array of `{name}` has the wrong space or type"))
@@ -325,6 +354,17 @@ impl Kernel {
                 if !found.contains(&panel) {
                     found.push(panel);
                 }
+            }
+        });
+        found
+    }
+
+    /// Whether the body multiplies fragments of subgroups.
+    pub fn multiplies_fragments(&self) -> bool {
+        let mut found = false;
+        self.body.walk(&mut |stmt, _| {
+            if let Stmt::Machine(machine) = stmt {
+                found |= machine.op.is_of_fragments();
             }
         });
         found

@@ -275,6 +275,12 @@ operators! {
         Shared = "shared",
         /// Shared memory, and global memory among the threads of the workgroup.
         SharedAndGlobal = "shared_and_global",
+        /// Shared memory, and global memory on the whole device by way of atomics: what a workgroup
+        /// did before such a barrier comes before what another does behind one of its own, where
+        /// between the two the first changed a cell atomically and the other's atomic saw that
+        /// change, or a later one that saw it. A named feature
+        /// ([`crate::Feature::DeviceBarrier`]).
+        Device = "device",
     }
 }
 

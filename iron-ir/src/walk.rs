@@ -1,7 +1,8 @@
 //! Walking the statement tree.
 
-use crate::entity::Value;
-use crate::kernel::{Block, Span};
+use smallvec::smallvec;
+
+use crate::kernel::{Block, Span, Values};
 use crate::op::{Stmt, TileStmt};
 
 impl Block {
@@ -105,17 +106,17 @@ impl Stmt {
 
     /// Values that this statement itself reads, without those of nested blocks. A `Let` reads
     /// its value's operands, which the value holds.
-    pub fn uses(&self) -> Vec<Value> {
+    pub fn uses(&self) -> Values {
         match self {
             Stmt::Let(_)
             | Stmt::Loop { .. }
             | Stmt::Roles { .. }
             | Stmt::Break
             | Stmt::Continue
-            | Stmt::Return => Vec::new(),
-            Stmt::Machine(machine) => machine.operands.clone(),
-            Stmt::Barrier(..) => Vec::new(),
-            Stmt::Set(_, value) => vec![*value],
+            | Stmt::Return => Values::new(),
+            Stmt::Machine(machine) => Values::from_slice(&machine.operands),
+            Stmt::Barrier(..) => Values::new(),
+            Stmt::Set(_, value) => smallvec![*value],
             Stmt::Store { indices, value, .. } => indices.iter().copied().chain([*value]).collect(),
             Stmt::Atomic {
                 indices,
@@ -134,39 +135,39 @@ impl Stmt {
             | Stmt::Group {
                 value, argument, ..
             } => [*value].into_iter().chain(*argument).collect(),
-            Stmt::Mma { a, b, sum, .. } => vec![a[0], a[1], *b, *sum],
-            Stmt::CheckIndex { index, bound, .. } => vec![*index, *bound],
-            Stmt::If { condition, .. } => vec![*condition],
+            Stmt::Mma { a, b, sum, .. } => smallvec![a[0], a[1], *b, *sum],
+            Stmt::CheckIndex { index, bound, .. } => smallvec![*index, *bound],
+            Stmt::If { condition, .. } => smallvec![*condition],
             Stmt::For {
                 start, end, step, ..
-            } => vec![*start, *end, *step],
+            } => smallvec![*start, *end, *step],
             Stmt::Tile(tile) => match tile {
-                TileStmt::Fill { value, .. } => vec![*value],
+                TileStmt::Fill { value, .. } => smallvec![*value],
                 TileStmt::Load {
                     leading, origin, ..
                 }
                 | TileStmt::Store {
                     leading, origin, ..
                 } => leading.iter().chain(origin).copied().collect(),
-                TileStmt::Map { result, .. } => vec![*result],
+                TileStmt::Map { result, .. } => smallvec![*result],
                 TileStmt::Copy { .. }
                 | TileStmt::Matmul { .. }
                 | TileStmt::ReduceRows { .. }
-                | TileStmt::ReduceColumns { .. } => Vec::new(),
+                | TileStmt::ReduceColumns { .. } => Values::new(),
             },
         }
     }
 
     /// Values that this statement defines.
-    pub fn defines(&self) -> Vec<Value> {
+    pub fn defines(&self) -> Values {
         match self {
-            Stmt::Let(value) => vec![*value],
+            Stmt::Let(value) => smallvec![*value],
             Stmt::Atomic { result, .. }
             | Stmt::Subgroup { result, .. }
             | Stmt::Group { result, .. }
             | Stmt::Mma { result, .. }
-            | Stmt::CheckIndex { result, .. } => vec![*result],
-            Stmt::For { index, .. } => vec![*index],
+            | Stmt::CheckIndex { result, .. } => smallvec![*result],
+            Stmt::For { index, .. } => smallvec![*index],
             Stmt::Machine(machine) => machine.result.into_iter().collect(),
             Stmt::Tile(tile) => match tile {
                 TileStmt::Map {
@@ -181,7 +182,7 @@ impl Stmt {
                 | TileStmt::Copy { .. }
                 | TileStmt::Matmul { .. }
                 | TileStmt::ReduceRows { .. }
-                | TileStmt::ReduceColumns { .. } => Vec::new(),
+                | TileStmt::ReduceColumns { .. } => Values::new(),
             },
             Stmt::Set(..)
             | Stmt::Store { .. }
@@ -191,7 +192,7 @@ impl Stmt {
             | Stmt::Roles { .. }
             | Stmt::Break
             | Stmt::Continue
-            | Stmt::Return => Vec::new(),
+            | Stmt::Return => Values::new(),
         }
     }
 }

@@ -17,6 +17,7 @@ use iron_passes::{Legal, TileRoute};
 
 use crate::error::{Lack, Unsupported};
 
+pub(crate) use msl::APPLE_LANES;
 pub use needs::{Need, needs};
 pub use spirv::SpirvOptions;
 
@@ -273,9 +274,11 @@ const C_FAMILY: Legal = Legal {
     max_vector_lanes: 8,
     subgroup_size: None,
     linear_subgroups: true,
+    has_words_of_vectors: true,
     native_saturating_convert: true,
     native_ordered_minmax: true,
     native_total_division: true,
+    native_regroup: false,
     has_erf: true,
     has_tanh: true,
     has_dot4: false,
@@ -284,6 +287,8 @@ const C_FAMILY: Legal = Legal {
     shared_bytes_limit: 0,
     tile_route: TileRoute::Loops,
     fragments: None,
+    fragment_lanes: None,
+    has_chunk_copies: false,
     has_mma: false,
     has_int64: true,
     has_async_copies: false,

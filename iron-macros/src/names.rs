@@ -31,7 +31,7 @@ pub const FUNCTIONS: &[&[Entry]] = &[
     entries![Beside:
         group_id group_count local_id group_size global_id local_index group_threads
         subgroup_id subgroup_count subgroup_lane subgroup_size
-        barrier barrier_global subgroup_barrier grid_barrier launch_barrier
+        barrier barrier_global barrier_device subgroup_barrier grid_barrier launch_barrier
         strided grid_strided unroll index_in
         shared private ahead shared_tile reg_tile matmul matmul_nt matmul_tn],
     entries![Slot:

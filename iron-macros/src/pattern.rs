@@ -114,10 +114,15 @@ impl Unit {
     fn literal_pattern(&mut self, expression: &Expr) -> Pattern {
         match expression {
             Expr::Lit(literal) => match &literal.lit {
-                Lit::Int(int) => Pattern::Int {
-                    digits: int.base10_digits().to_string(),
-                    negative: false,
-                },
+                // A sign may be part of the literal.
+                Lit::Int(int) => {
+                    let digits = int.base10_digits();
+                    let unsigned = digits.strip_prefix('-');
+                    Pattern::Int {
+                        digits: unsigned.unwrap_or(digits).to_owned(),
+                        negative: unsigned.is_some(),
+                    }
+                }
                 Lit::Bool(value) => Pattern::Bool { value: value.value },
                 other => {
                     self.error(other, "kernels match on integers and bool only");

@@ -5,12 +5,12 @@
 //! from tensors that the kernel reads, that alias nothing it writes (K35). Everything else that
 //! is read may have changed.
 
-use std::collections::HashMap;
-
 use iron_ir::entity::{Param, Value};
 use iron_ir::kernel::Access;
 use iron_ir::op::BinaryOp;
 use iron_ir::{Block, Handle, Kernel, Op, Place, Stmt, Type};
+use rustc_hash::FxHashMap;
+use smallvec::{SmallVec, smallvec};
 
 use crate::rewrite::{Builder, needs_let};
 use crate::{Legal, PassError};
@@ -18,7 +18,7 @@ use crate::{Legal, PassError};
 /// See the module doc.
 pub fn cse(kernel: &mut Kernel, _: &Legal) -> Result<(), PassError> {
     let body = std::mem::take(&mut kernel.body);
-    let mut leaves: HashMap<Key, u64> = HashMap::new();
+    let mut leaves: FxHashMap<Key, u64> = FxHashMap::default();
     let classes = kernel
         .values
         .iter()
@@ -29,21 +29,21 @@ pub fn cse(kernel: &mut Kernel, _: &Legal) -> Result<(), PassError> {
                 None => own,
             }
         })
-        .collect();
+        .collect::<Vec<u64>>();
     let mut b = Builder::new(kernel);
-    let body = block(&mut b, body, &classes, &mut HashMap::new());
+    let body = block(&mut b, body, &classes, &mut FxHashMap::default());
     kernel.body = body;
     Ok(())
 }
 
 /// Operation, operands and type; operands by class, so that equal constants are equal.
-type Key = (u16, Vec<u64>, Type);
+type Key = (u16, SmallVec<[u64; 4]>, Type);
 
 fn block(
     b: &mut Builder<'_>,
     block_in: Block,
-    classes: &Vec<u64>,
-    known: &mut HashMap<Key, Value>,
+    classes: &[u64],
+    known: &mut FxHashMap<Key, Value>,
 ) -> Block {
     let outer = std::mem::take(&mut b.out);
     let mut here = Vec::new();
@@ -78,11 +78,11 @@ fn block(
 
 fn leaf_key(op: &Op) -> Option<Key> {
     let parts = match op {
-        Op::Const(c) => (0, vec![c.scalar as u64, c.bits]),
-        Op::Scalar(p) => (1, vec![p.index() as u64]),
-        Op::Dim(d) => (2, vec![d.index() as u64]),
-        Op::Stride(p, axis) => (3, vec![p.index() as u64, u64::from(*axis)]),
-        Op::Builtin(op, axis) => (4, vec![*op as u64, u64::from(*axis)]),
+        Op::Const(c) => (0, smallvec![c.scalar as u64, c.bits]),
+        Op::Scalar(p) => (1, smallvec![p.index() as u64]),
+        Op::Dim(d) => (2, smallvec![d.index() as u64]),
+        Op::Stride(p, axis) => (3, smallvec![p.index() as u64, u64::from(*axis)]),
+        Op::Builtin(op, axis) => (4, smallvec![*op as u64, u64::from(*axis)]),
         _ => return None,
     };
     Some((parts.0, parts.1, Type::U32))
@@ -96,23 +96,23 @@ fn key(b: &Builder<'_>, classes: &[u64], value: Value) -> Option<Key> {
     // Values made by this pass have no class of their own; there are none.
     let class = |v: &Value| classes.get(v.index()).copied().unwrap_or(v.index() as u64);
     let (tag, operands) = match &data.op {
-        Op::Unary(op, a) => (*op as u64 + 1000, vec![class(a)]),
+        Op::Unary(op, a) => (*op as u64 + 1000, smallvec![class(a)]),
         Op::Binary(op, x, y) => {
             let mut pair = [class(x), class(y)];
             if commutes(*op) {
                 pair.sort_unstable();
             }
-            (*op as u64 + 2000, pair.to_vec())
+            (*op as u64 + 2000, SmallVec::from_slice(&pair))
         }
-        Op::Compare(op, x, y) => (*op as u64 + 3000, vec![class(x), class(y)]),
-        Op::Select(x, y, z) => (4000, vec![class(x), class(y), class(z)]),
-        Op::Fma(x, y, z) => (4001, vec![class(x), class(y), class(z)]),
-        Op::Convert(a) => (4002, vec![class(a)]),
-        Op::Bitcast(a) => (4003, vec![class(a)]),
-        Op::Splat(a) => (4004, vec![class(a)]),
+        Op::Compare(op, x, y) => (*op as u64 + 3000, smallvec![class(x), class(y)]),
+        Op::Select(x, y, z) => (4000, smallvec![class(x), class(y), class(z)]),
+        Op::Fma(x, y, z) => (4001, smallvec![class(x), class(y), class(z)]),
+        Op::Convert(a) => (4002, smallvec![class(a)]),
+        Op::Bitcast(a) => (4003, smallvec![class(a)]),
+        Op::Splat(a) => (4004, smallvec![class(a)]),
         Op::Vector(parts) => (4005, parts.iter().map(class).collect()),
-        Op::Extract(a, lane) => (4006, vec![class(a), u64::from(*lane)]),
-        Op::Insert(a, lane, x) => (4007, vec![class(a), u64::from(*lane), class(x)]),
+        Op::Extract(a, lane) => (4006, smallvec![class(a), u64::from(*lane)]),
+        Op::Insert(a, lane, x) => (4007, smallvec![class(a), u64::from(*lane), class(x)]),
         Op::Load { place, indices } => {
             let (Place::Tensor(param) | Place::Flat(param)) = place else {
                 return None;
@@ -120,7 +120,7 @@ fn key(b: &Builder<'_>, classes: &[u64], value: Value) -> Option<Key> {
             if !never_written(b.kernel, *param) {
                 return None;
             }
-            let mut parts = vec![param.index() as u64];
+            let mut parts: SmallVec<[u64; 4]> = smallvec![param.index() as u64];
             parts.extend(indices.iter().map(class));
             (
                 if matches!(place, Place::Flat(_)) {

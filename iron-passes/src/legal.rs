@@ -59,12 +59,16 @@ pub struct Legal {
     /// Lane `l` of subgroup `s` is the thread of linear index `s * subgroup_size + l`, and
     /// shuffles exist: collectives may go through them.
     pub linear_subgroups: bool,
+    /// Eight lanes of 16 bits as four words, and back, cost nothing.
+    pub has_words_of_vectors: bool,
     /// Conversion of floats to integers saturates and takes NaN to 0.
     pub native_saturating_convert: bool,
     /// `min` and `max` of floats order zeros and treat NaN as the specification says.
     pub native_ordered_minmax: bool,
     /// Integer division and remainder give the specification's answers for every divisor.
     pub native_total_division: bool,
+    /// A bit cast may change the number of lanes.
+    pub native_regroup: bool,
     /// `erf` of `f32`.
     pub has_erf: bool,
     /// `tanh` of `f32`, within the specification's bound.
@@ -81,6 +85,13 @@ pub struct Legal {
     pub tile_route: TileRoute,
     /// Matrix units that a subgroup feeds; tiles that fit go through them.
     pub fragments: Option<Fragments>,
+    /// Lanes of a subgroup that does so, where [`subgroup_size`](Legal::subgroup_size) leaves them
+    /// open.
+    pub fragment_lanes: Option<u32>,
+    /// Chunks of 16 bytes are copied from tensors to shared memory by themselves
+    /// ([`MachineOp::CopyChunk`](iron_ir::machine::MachineOp::CopyChunk)), where fragments are read
+    /// from.
+    pub has_chunk_copies: bool,
     /// The matrix product of 32 threads ([`Stmt::Mma`](iron_ir::Stmt::Mma)), which are a subgroup.
     pub has_mma: bool,
     /// 64-bit integers.
@@ -107,9 +118,11 @@ impl Legal {
         max_vector_lanes: 4,
         subgroup_size: None,
         linear_subgroups: false,
+        has_words_of_vectors: false,
         native_saturating_convert: false,
         native_ordered_minmax: false,
         native_total_division: false,
+        native_regroup: false,
         has_erf: false,
         has_tanh: true,
         has_dot4: false,
@@ -118,6 +131,8 @@ impl Legal {
         shared_bytes_limit: 32 * 1024,
         tile_route: TileRoute::Loops,
         fragments: None,
+        fragment_lanes: None,
+        has_chunk_copies: false,
         has_mma: false,
         has_int64: true,
         has_async_copies: false,

@@ -1,12 +1,11 @@
 //! What every pass is written with: a walk that rewrites statements in order, and a builder
 //! that emits new ones.
 
-use std::collections::HashMap;
-
 use iron_ir::entity::{Arena, Local, Value};
 use iron_ir::kernel::{ArrayData, LocalData, Space};
 use iron_ir::op::{BarrierMemory, BarrierScope, BinaryOp, BuiltinOp, CompareOp, UnaryOp, Unroll};
 use iron_ir::{Block, Const, Handle, Kernel, Op, Place, Scalar, Span, Stmt, Type};
+use rustc_hash::FxHashMap;
 
 /// Walks the body in order. `visit` gets each statement with its operands already renamed and
 /// either gives it back (its blocks are then walked) or has emitted what replaces it and gives
@@ -30,7 +29,7 @@ pub(crate) struct Builder<'k> {
     /// Span of what is emitted.
     pub span: Span,
     renamed: Vec<Option<Value>>,
-    constants: HashMap<Const, Value>,
+    constants: FxHashMap<Const, Value>,
 }
 
 impl<'k> Builder<'k> {
@@ -40,7 +39,7 @@ impl<'k> Builder<'k> {
             out: Vec::new(),
             span: Span::default(),
             renamed: Vec::new(),
-            constants: HashMap::new(),
+            constants: FxHashMap::default(),
         }
     }
 

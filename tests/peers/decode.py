@@ -5,7 +5,7 @@ in one folder:
 
     __iron_runner explain attention_decode_matrix --instance bf16-HEAD_DIM=128 \\
         --target cuda --profile sm_90a > texts/m128.cu
-    … bf16-HEAD_DIM=256 …, attention_join bf16 …
+    … bf16-HEAD_DIM=256 …, attention_join bf16 …, attention_decode_joined bf16-HEAD_DIM=128 …
     python3 tests/peers/decode.py texts            # or some rows of attention: texts 1,1024 16,8192
 
 Outputs are poisoned and checked against f64 first. Times are device times: calls captured in one
@@ -74,7 +74,7 @@ def attention(texts, rows, heads, kv_heads, size, context, least, block=64):
                    "sequences": numbers(range(rows)), "block_table": table.view(rows, pages),
                    "partial": poisoned(rows, heads, splits, size), "stats": poisoned(rows, heads, splits, 2),
                    "sinks": torch.full((heads,), float("-inf"), device="cuda"),
-                   "y": poisoned(rows, heads, size, dtype=torch.bfloat16)}
+                   "arrived": numbers([0] * (rows * kv_heads)), "y": poisoned(rows, heads, size, dtype=torch.bfloat16)}
         sets.append(tensors)
         peers.append((q[:, :, None], k, v))
     common = dict(rows=rows, heads=heads, blocks=rows * pages, kv_heads=kv_heads, block_size=block, all_sequences=rows,
@@ -94,6 +94,14 @@ def attention(texts, rows, heads, kv_heads, size, context, least, block=64):
         wrong += f" ERROR WORD {decode.errors.tolist()} {combine.errors.tolist()}"
     both = [call for pair in zip(first, second) for call in pair]
     graphs = {"-ours": graph(both), "--split": graph(first), "--combine": graph(second)}
+    joined = texts.get(f"attention_decode_joined_bf16_HEAD_DIM_{size}")
+    if joined:
+        ours = sets[0]["y"].clone()
+        sets[0]["y"].fill_(float("nan"))
+        calls = [joined.launcher((splits, kv_heads, rows), t, **common) for t in sets]
+        calls[0]()
+        wrong += "" if torch.equal(sets[0]["y"], ours) and not sets[0]["arrived"].any() else " JOINED TO OTHER BITS"
+        graphs["-joined"] = graph(calls)
     for name, backend in (("cuDNN", SDPBackend.CUDNN_ATTENTION), ("FA2", SDPBackend.FLASH_ATTENTION)):
         def call(i, backend=backend):
             with sdpa_kernel(backend):

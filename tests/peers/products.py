@@ -5,10 +5,9 @@ instance, named `KERNEL-INSTANCE.cu`:
 
     __iron_runner explain linear_skinny --instance bf16-ROWS=8 --target cuda --profile sm_90a \\
         > texts/linear_skinny-bf16-ROWS=8.cu
-    python3 tests/peers/products.py texts skinny experts attention
+    python3 tests/peers/products.py texts skinny experts
 
-`skinny` takes `linear_skinny` and `matvec-bf16-LANES=256`; `experts` all of `experts.rs`;
-`attention` times `attention_prefill` with 128 rows alone (`tiles.py` has its peers). Outputs are
+`skinny` takes `linear_skinny` and `matvec-bf16-LANES=256`; `experts` all of `experts.rs`. Outputs are
 poisoned and compared with f64 first. Times are medians of 7 replays of a CUDA graph over at least
 300 MB of inputs, the graphs taking turns.
 """
@@ -193,36 +192,6 @@ def experts(texts):
         print("   ", "  ".join(f"{n} {t:.1f} us" for n, t in times.items()), flush=True)
 
 
-def attention(texts):
-    for path, text in texts.items():
-        size = re.match(r"attention_prefill-bf16-HEAD_DIM=(\d+)-ROWS=128", path)
-        if not size:
-            continue
-        size = int(size.group(1))
-        heads, kv_heads = (32, 8) if size == 128 else (24, 4)
-        for length in (2048, 8192, 32768):
-            q, k, v = normal(heads, length, size), normal(1, kv_heads, length, size), normal(1, kv_heads, length, size)
-            y, table = poison(heads, length, size), torch.zeros(1, device="cuda", dtype=torch.int32)
-            tensors = {"q": q, "k_cache": k, "v_cache": v, "block_table": table, "y": y,
-                       "positions": torch.arange(length, device="cuda", dtype=torch.int32),
-                       "sinks": torch.full((heads,), float("-inf"), device="cuda")}
-            call = text.call((up(length, 128), heads), tensors, heads=heads, rows=length, blocks=1, kv_heads=kv_heads,
-                             block_size=length, max_blocks=1, scale=size**-0.5, window=0xFFFFFFFF, soft_cap=0.0)
-            call()
-            torch.cuda.synchronize()
-            rows, wrong = torch.tensor([0, 1, 5, 127, 128, length // 2 + 3, length - 1], device="cuda"), 0.0
-            for head in (0, heads - 1):
-                keys, values = (t[0, head // (heads // kv_heads)].double() for t in (k, v))
-                scores = q[head, rows].double() @ keys.T * size**-0.5
-                hidden = torch.arange(length, device="cuda")[None] > rows[:, None]
-                exact = torch.softmax(scores.masked_fill(hidden, float("-inf")), -1) @ values
-                wrong = max(wrong, error(y[head, rows], exact))
-            time = measure({path: graph([call] * 4)}, 4)[path]
-            good = wrong < 1e-2 and not torch.isnan(y).any().item()
-            print(f"{path}, {length}: {time:.1f} us, {2 * length * length * size * heads / time / 1e6:.0f} TFLOP/s, "
-                  f"error {wrong:.1e}", "" if good else "WRONG", flush=True)
-
-
 def main():
     global ERRORS
     ERRORS = torch.zeros(1, device="cuda", dtype=torch.int32)
@@ -231,7 +200,7 @@ def main():
         list(pool.map(build, paths))
     texts = {text.path: text for text in map(Text, paths)}
     for part in sys.argv[2:]:
-        {"skinny": skinny, "experts": experts, "attention": attention}[part](texts)
+        {"skinny": skinny, "experts": experts}[part](texts)
 
 
 if __name__ == "__main__":

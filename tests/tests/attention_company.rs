@@ -1,6 +1,6 @@
 //! A row's attention by matrix products does not depend on its company: not on whether longer rows
 //! make the launch one of several splits, nor on whether one kernel makes the heads of the new rows
-//! and attends or two do. Nor does a prompt's attention depend on the prompts beside it. The same
+//! and attends or two do, nor on who joins a row's splits. Nor does a prompt's attention depend on the prompts beside it. The same
 //! bits, row by row.
 
 use std::sync::Arc;
@@ -61,8 +61,17 @@ fn launch(
     device.submit(&[launch]).expect("runs");
 }
 
+/// How rows attend: a kernel makes their heads too, or one attends to heads that another made, and
+/// its last workgroup of a row joins the row's splits or yet another kernel does.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Way {
+    WithHeads,
+    Apart,
+    Joined,
+}
+
 /// Bits of the attention of the first rows, each the new position `positions[i]` of sequence `i`.
-fn attended(device: &Arc<dyn Device>, positions: &[u32], in_one: bool) -> Vec<Vec<u32>> {
+fn attended(device: &Arc<dyn Device>, positions: &[u32], way: Way) -> Vec<Vec<u32>> {
     let rows = positions.len() as u64;
     let cache = [SEQUENCES * PAGES, KV_HEADS, BLOCK, HEAD_DIM];
     let (keys, values) = (halves(device, &cache, 1), halves(device, &cache, 2));
@@ -98,7 +107,7 @@ fn attended(device: &Arc<dyn Device>, positions: &[u32], in_one: bool) -> Vec<Ve
     let [q_norm, k_norm] = &norms;
     let made = [&projected, q_norm, k_norm, &at, &frequencies, &of, &table];
     let given = [&partial, &stats, &y];
-    if in_one {
+    if way == Way::WithHeads {
         let name = ["matrix_attention", "attention_of_heads_matrix", &instance];
         let tensors = [&made[..], &[&sinks, &keys, &values], &given].concat();
         launch(
@@ -111,11 +120,22 @@ fn attended(device: &Arc<dyn Device>, positions: &[u32], in_one: bool) -> Vec<Ve
         let name = ["heads", "heads_to_cache", &instance];
         let tensors = [&made[..], &[&query, &keys, &values]].concat();
         launch(device, name, &tensors, &new_heads);
-        let name = ["matrix_attention", "attention_decode_matrix", &instance];
         let from = [&query, &keys, &values, &at, &of, &table, &sinks];
-        launch(device, name, &[&from[..], &given].concat(), &attention);
+        if way == Way::Apart {
+            let name = ["matrix_attention", "attention_decode_matrix", &instance];
+            launch(device, name, &[&from[..], &given].concat(), &attention);
+        } else {
+            let name = ["attention_join", "attention_decode_joined", &instance];
+            let counters = vec![0; (rows * KV_HEADS) as usize];
+            let arrived = integers(device, &[rows * KV_HEADS], &counters);
+            let tensors = [&from[..], &[&partial, &stats, &arrived, &y]].concat();
+            // The second launch finds the counters as the first left them.
+            for _ in 0..2 {
+                launch(device, name, &tensors, &attention);
+            }
+        }
     }
-    if splits > 1 {
+    if splits > 1 && way != Way::Joined {
         let tensors = [&partial, &stats, &at, &sinks, &y];
         let name = ["attention_join", "attention_join", "bf16"];
         launch(device, name, &tensors, &[window, least]);
@@ -135,23 +155,23 @@ fn a_row_attends_to_the_same_bits_in_any_company() {
         let backend = Backend::from_name(name.trim()).expect("a backend's name");
         let device = open(backend).expect("the backend is there");
         // The new position is alone in its run, in the middle of one, the only one there is.
-        let alone = attended(&device, &[192, 255, 0], true);
+        let alone = attended(&device, &[192, 255, 0], Way::WithHeads);
         assert!(alone.iter().flatten().any(|y| f32::from_bits(*y) != 0.0));
-        for (positions, in_one) in [
-            (&[192, 255, 0][..], false),
-            (&[192, 255, 0, 300], true),
-            (&[192, 255, 0, 300], false),
+        for (positions, way) in [
+            (&[192, 255, 0][..], Way::Apart),
+            (&[192, 255, 0], Way::Joined),
+            (&[192, 255, 0, 300], Way::WithHeads),
+            (&[192, 255, 0, 300], Way::Apart),
+            (&[192, 255, 0, 300], Way::Joined),
         ] {
-            let found = attended(&device, positions, in_one);
-            assert_eq!(
-                found[..3],
-                alone[..],
-                "{name}, {positions:?}, in one: {in_one}"
-            );
+            let found = attended(&device, positions, way);
+            assert_eq!(found[..3], alone[..], "{name}, {positions:?}, {way:?}");
         }
         // Of two splits, the second of the new position alone.
-        let two = attended(&device, &[256, 300], true);
-        assert_eq!(attended(&device, &[256, 300], false), two, "{name}");
+        let two = attended(&device, &[256, 300], Way::WithHeads);
+        for way in [Way::Apart, Way::Joined] {
+            assert_eq!(attended(&device, &[256, 300], way), two, "{name}, {way:?}");
+        }
     }
 }
 

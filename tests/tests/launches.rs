@@ -1,5 +1,5 @@
 //! What a launch by name leaves behind: a receipt where one is asked for, and no kernel of a device
-//! that is gone.
+//! that is gone; and patterns with signs, which no kernel of the corpus has.
 
 use std::sync::Arc;
 
@@ -13,6 +13,21 @@ use iron_runtime::{Backend, Device, DeviceError, launch_by_name, open, pipeline_
 pub fn launch_sample(y: &mut Tensor<u32, (rows, cols)>) {
     for i in strided(cols) {
         y[[group_id(0), i]] = i;
+    }
+}
+
+/// Which pattern takes each number.
+#[kernel(grid = [ceil_div(n, 32)], workgroup = 32)]
+pub fn sign_sample(x: &Tensor<i32, (n,)>, y: &mut Tensor<u32, (n,)>) {
+    let i = global_id(0);
+    if i < n {
+        y[i] = match x[i] {
+            -1 => 1,
+            -5..=-2 => 2,
+            i32::MIN..-5 => 3,
+            0 => 4,
+            _ => 5,
+        };
     }
 }
 
@@ -64,5 +79,23 @@ fn a_dropped_device_leaves_no_kernel() {
         drop(device);
         drop(open(backend));
         assert!(kept.upgrade().is_none(), "{}", backend.name());
+    }
+}
+
+#[test]
+fn patterns_have_signs() {
+    let numbers = [-1, -2, -5, -6, i32::MIN, 0, 1, i32::MAX];
+    for backend in [Backend::Reference, Backend::Host, Backend::Cpu] {
+        let device = open(backend).expect("needs no driver");
+        let x =
+            iron_runtime::Tensor::from_slice(&device, Scalar::I32, &[8], &numbers).expect("fits");
+        let y = iron_runtime::Tensor::zeros(&device, Scalar::U32, &[8]).expect("fits");
+        let arguments = vec![
+            Argument::Tensor(x.tensor_arg()),
+            Argument::Tensor(y.tensor_arg()),
+        ];
+        launch_by_name(&device, "sign_sample", None, "", arguments).expect("accepted");
+        let expected = [1u32, 2, 2, 3, 3, 4, 5, 5].map(u32::to_le_bytes).concat();
+        assert_eq!(y.to_bytes().expect("read"), expected, "{}", backend.name());
     }
 }

@@ -21,6 +21,7 @@ pub fn places_and_collectives(
     let v = x[local_index()];
     barrier();
     barrier_global();
+    barrier_device();
     subgroup_barrier();
     grid_barrier();
     launch_barrier();

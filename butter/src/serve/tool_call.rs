@@ -51,7 +51,8 @@ impl ToolFormat {
                 "type": "object",
                 "properties": {
                     "name": {"const": name},
-                    key: rebased(schema, &format!("/properties/{key}")),
+                    key: of_object(rebased(schema, &format!("/properties/{key}")))
+                        .map_err(|problem| (name.clone(), problem))?,
                 },
                 "required": ["name", key],
                 "additionalProperties": false,
@@ -60,6 +61,25 @@ impl ToolFormat {
             grammar += &format!("{rule}: %json {call}\n");
         }
         Ok(grammar)
+    }
+}
+
+/// A schema of arguments that allows objects alone, as calls have them.
+fn of_object(schema: Json) -> Result<Json, String> {
+    let refused = |what: &Json| Err(format!("arguments are an object, not {what}"));
+    match schema {
+        Json::Object(mut map) => {
+            match map.get("type") {
+                None => {}
+                Some(Json::String(name)) if name == "object" => {}
+                Some(Json::Array(names)) if names.contains(&json!("object")) => {}
+                Some(other) => return refused(other),
+            }
+            map.insert("type".to_owned(), json!("object"));
+            Ok(Json::Object(map))
+        }
+        Json::Bool(true) => Ok(json!({"type": "object"})),
+        other => refused(&other),
     }
 }
 
@@ -218,6 +238,34 @@ mod tests {
     fn the_name_may_come_last() {
         let found = scan(r#"{"arguments": {"a": 1}, "name": "f"}"#);
         assert_eq!((found.name.as_deref(), found.wrong), (Some("f"), false));
+    }
+
+    #[test]
+    fn arguments_are_objects() {
+        for (schema, held) in [
+            (json!({}), json!({"type": "object"})),
+            (json!(true), json!({"type": "object"})),
+            (
+                json!({"$ref": "#/x"}),
+                json!({"$ref": "#/x", "type": "object"}),
+            ),
+            (
+                json!({"type": ["object", "null"]}),
+                json!({"type": "object"}),
+            ),
+        ] {
+            assert_eq!(of_object(schema), Ok(held));
+        }
+        for schema in [
+            json!({"type": "array"}),
+            json!({"type": ["null"]}),
+            json!(false),
+        ] {
+            let functions = [("f".to_owned(), schema)];
+            let (function, problem) = ToolFormat::Hermes.grammar(&functions).expect_err("refused");
+            assert_eq!(function, "f");
+            assert!(problem.contains("arguments are an object"), "{problem}");
+        }
     }
 
     #[test]

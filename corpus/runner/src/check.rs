@@ -559,7 +559,10 @@ impl Checked {
             if let Some((what, at)) = &fault.related {
                 println!("    {at}: {what}");
             }
-            println!("    {}", fault.circumstances());
+            let circumstances = fault.circumstances();
+            if !circumstances.is_empty() {
+                println!("    {circumstances}");
+            }
             println!("    help: {}", fault.help);
         }
         for problem in &self.problems {

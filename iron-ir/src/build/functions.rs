@@ -278,6 +278,7 @@ fn barrier(name: &str) -> Option<(BarrierScope, BarrierMemory)> {
     Some(match name {
         "barrier" => (BarrierScope::Workgroup, BarrierMemory::Shared),
         "barrier_global" => (BarrierScope::Workgroup, BarrierMemory::SharedAndGlobal),
+        "barrier_device" => (BarrierScope::Workgroup, BarrierMemory::Device),
         "subgroup_barrier" => (BarrierScope::Subgroup, BarrierMemory::Shared),
         "grid_barrier" => (BarrierScope::Grid, BarrierMemory::SharedAndGlobal),
         "launch_barrier" => (BarrierScope::Launch, BarrierMemory::SharedAndGlobal),

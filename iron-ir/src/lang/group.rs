@@ -20,6 +20,15 @@ pub fn barrier_global() {
     wait("barrier_global", Location::caller(), false);
 }
 
+/// Waits for the workgroup; orders shared memory, and global memory on the whole device, together
+/// with atomics: where one workgroup changes a counter behind such a barrier, another that reads
+/// the counter atomically and then passes such a barrier sees what the first had written before its
+/// own. It waits for no other workgroup.
+#[track_caller]
+pub fn barrier_device() {
+    wait("barrier_device", Location::caller(), false);
+}
+
 /// Waits for the subgroup; orders shared memory within it.
 #[track_caller]
 pub fn subgroup_barrier() {

@@ -165,6 +165,10 @@ pub(crate) trait Dialect {
     fn check_index_helper(&self) -> String;
     /// Declares a shared array.
     fn shared_array(&self, context: &Context<'_>, declaration: &ArrayDeclaration<'_>) -> String;
+    /// Declares a private array of fragments of sums, where its cells are no floats.
+    fn fragment_array(&self, _declaration: &ArrayDeclaration<'_>) -> Option<String> {
+        None
+    }
     /// Statements before the arrays.
     fn entry_statements(&self, _context: &Context<'_>) -> Vec<String> {
         Vec::new()
@@ -202,11 +206,13 @@ pub(crate) struct MachineNames<'a> {
     /// Operands.
     pub operands: Vec<String>,
     /// Its tensor.
-    pub source: Option<&'a str>,
+    pub tensor: Option<&'a str>,
     /// The tensor map of its tensor and rows.
     pub tensor_map: Option<&'a str>,
+    /// Lanes of a subgroup, where the profile says.
+    pub lanes: Option<u32>,
     /// The word of aligned tensors.
-    pub aligned: Option<&'a str>,
+    pub aligned: Option<String>,
 }
 
 /// The threads that run one block of a division into roles.

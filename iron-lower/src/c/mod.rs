@@ -9,6 +9,7 @@ pub(crate) mod analysis;
 mod convert;
 pub(crate) mod dialect;
 pub(crate) mod expr;
+pub(crate) mod fragments;
 mod header;
 pub(crate) mod helpers;
 mod literals;

@@ -5,6 +5,7 @@
 //! text, and from what the C++ standard reserves (a leading underscore, two in a row).
 
 use std::collections::HashSet;
+use std::sync::LazyLock;
 
 /// Words of C++ and macros of its headers, which no dialect allows as names.
 const WORDS: &[&str] = &[
@@ -267,9 +268,30 @@ const OURS: &[&str] = &[
     "max_nan",
     "wrapping_abs",
     "check_index",
+    "barrier_device",
     "grid_barrier",
     "grid_arrivals",
     "arrivals_now",
+    "copy_chunk",
+    "copy_end",
+    "copy_wait",
+    "fragment_fill",
+    "fragment_store",
+    "fragment_load",
+    "fragment_of_lines",
+    "fragment_across_lines",
+    "fragment_part",
+    "fragment_half",
+    "fragment_halves",
+    "fragment_sums",
+    "fragment_product_f16_lines_lines",
+    "fragment_product_f16_lines_columns",
+    "fragment_product_f16_columns_lines",
+    "fragment_product_f16_columns_columns",
+    "fragment_product_bf16_lines_lines",
+    "fragment_product_bf16_lines_columns",
+    "fragment_product_bf16_columns_lines",
+    "fragment_product_bf16_columns_columns",
     "round_to_odd",
     "total_divide",
     "total_remainder",
@@ -341,6 +363,12 @@ const PREFIXES: &[&str] = &[
     "rocm",
     "as_type",
 ];
+
+/// The words that no dialect allows, all of them.
+static RESERVED: LazyLock<HashSet<&str>> = LazyLock::new(|| {
+    let lists = [WORDS, TYPES, CALLED, OURS];
+    lists.into_iter().flatten().copied().collect()
+});
 
 /// Gives names. A name given in a block is free again after it, so that two loops may both
 /// count with `i`; no name hides another.
@@ -450,10 +478,7 @@ pub(crate) fn legal(wanted: &str, reserved: &[&str]) -> String {
 }
 
 fn is_reserved(name: &str, reserved: &[&str]) -> bool {
-    WORDS.contains(&name)
-        || TYPES.contains(&name)
-        || CALLED.contains(&name)
-        || OURS.contains(&name)
+    RESERVED.contains(name)
         || reserved.contains(&name)
         || has_reserved_prefix(name)
         || is_vector_type(name)

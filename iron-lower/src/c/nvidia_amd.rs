@@ -434,7 +434,8 @@ fn exchanges_through_tensors(kernel: &Kernel) -> bool {
     kernel.body.walk(&mut |stmt, _| {
         found |= matches!(
             stmt,
-            Stmt::Barrier(_, BarrierMemory::SharedAndGlobal) | Stmt::Barrier(BarrierScope::Grid, _)
+            Stmt::Barrier(_, BarrierMemory::SharedAndGlobal | BarrierMemory::Device)
+                | Stmt::Barrier(BarrierScope::Grid, _)
         );
     });
     found

@@ -10,6 +10,7 @@ use iron_ir::op::BuiltinOp;
 use super::analysis::{Declarations, Uses, array_alignment};
 use super::dialect::{ArrayDeclaration, Context, Dialect, Memory, Role};
 use super::expr::{Expr, Level};
+use super::fragments::sums;
 use super::header::contract_comment;
 use super::helpers::Helpers;
 use super::names::{Namer, legal_entry_point};
@@ -224,6 +225,7 @@ impl<'a> Printer<'a> {
 
     fn arrays(&mut self) {
         let align = array_alignment(self.kernel);
+        let fragments = sums(self.kernel);
         let mut offset = 0u64;
         let kernel = self.kernel;
         let handles: Vec<Array> = kernel.arrays.handles().collect();
@@ -245,7 +247,10 @@ impl<'a> Printer<'a> {
                         (u64::from(data.len) * u64::from(data.scalar.bytes())).next_multiple_of(16);
                     self.dialect.shared_array(&self.context(), &declaration)
                 }
-                Space::Private | Space::Ahead => private_array(&declaration),
+                Space::Private | Space::Ahead => (fragments.contains(&array))
+                    .then(|| self.dialect.fragment_array(&declaration))
+                    .flatten()
+                    .unwrap_or_else(|| private_array(&declaration)),
             });
         }
         for line in lines {

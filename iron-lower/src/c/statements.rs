@@ -222,13 +222,14 @@ impl Printer<'_> {
                 .last()
                 .map_or(Scalar::F32, |a| self.kernel.arrays[*a].scalar),
             operands,
-            source: stmt
+            tensor: stmt
                 .source
                 .map(|param| self.param_names[param.index()].as_str()),
             tensor_map: stmt
                 .source
                 .and_then(|param| field(FieldKind::TensorMap(param, rows))),
-            aligned: field(FieldKind::Aligned),
+            lanes: self.profile.subgroup_size,
+            aligned: field(FieldKind::Aligned).map(|name| self.dialect.block_field(name)),
         };
         let line = self.dialect.machine(&mut self.ops, stmt, &names)?;
         match stmt.result {

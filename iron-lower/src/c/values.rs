@@ -336,6 +336,9 @@ impl Printer<'_> {
         }
         self.ops.type_name(from);
         let name = self.ops.type_name(to);
+        if let Some(words) = self.ops.words(from, to, &name, &x) {
+            return Ok(words);
+        }
         let dialect = self.dialect;
         Ok(dialect.bit_cast_any(&mut self.ops, &name, &x))
     }

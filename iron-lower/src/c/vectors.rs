@@ -72,6 +72,21 @@ impl Ops<'_> {
         }
     }
 
+    /// A vector of packed lanes as its words, or of them, where they are a vector of the language.
+    pub fn words(&self, from: Type, to: Type, name: &str, x: &Expr) -> Option<Expr> {
+        let of = |ty: Type| Scalar::U32.x((ty.bytes() / 4) as u8);
+        let part = std::slice::from_ref(x);
+        match (self.form(from), self.form(to)) {
+            (Form::Words, Form::Native) if to == of(from) => {
+                Some(Expr::primary(format!("{}.words", x.at(Level::Primary))).reading(part))
+            }
+            (Form::Native, Form::Words) if from == of(to) => {
+                Some(Expr::primary(format!("{name}{{{}}}", x.text)).reading(part))
+            }
+            _ => None,
+        }
+    }
+
     /// One lane of a vector.
     pub fn lane(&mut self, ty: Type, vector: &Expr, lane: u8) -> Printed {
         if ty.lanes == 1 {

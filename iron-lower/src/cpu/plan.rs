@@ -245,6 +245,8 @@ impl<'k> Planner<'_, 'k> {
                 continue;
             }
             match stmt {
+                // One of the device's memory too: a workgroup runs in one thread of the processor,
+                // whose atomics are sequentially consistent.
                 Stmt::Barrier(..) => {
                     self.run(&mut nodes, &mut run, Vec::new());
                 }

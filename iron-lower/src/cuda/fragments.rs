@@ -3,10 +3,11 @@
 //! A fragment of sums is two results of `mma.m16n8k16` side by side, four elements a lane each:
 //! lane `l` has columns `2 (l % 4)` and the next of rows `l / 4` and `l / 4 + 8`.
 
-use iron_ir::machine::{FRAGMENT, MachineOp, MachineStmt};
+use iron_ir::machine::FRAGMENT;
+use iron_ir::types::Scalar;
 
 use super::mma_helper;
-use crate::c::dialect::MachineNames;
+use crate::c::fragments::FragmentHelpers;
 use crate::c::helpers::Helpers;
 
 /// Elements of a fragment that a lane has.
@@ -66,81 +67,40 @@ __device__ inline uint4 fragment_across_lines(const unsigned short* first, unsig
 }
 #endif";
 
-/// One statement about fragments.
-pub(super) fn statement(
-    helpers: &mut Helpers,
-    stmt: &MachineStmt,
-    names: &MachineNames<'_>,
-) -> Result<String, String> {
-    let missing = || format!("`{}` without its parts", stmt.op.name());
-    let array = |n: usize| names.arrays.get(n).copied().ok_or_else(missing);
-    let operand = |n: usize| names.operands.get(n).ok_or_else(missing);
-    let number = |n: usize| stmt.numbers.get(n).copied().ok_or_else(missing);
-    let place = |n: usize, at: usize| Ok::<_, String>(format!("&{}[{}]", array(n)?, operand(at)?));
-    Ok(match stmt.op {
-        MachineOp::FragmentFill => {
-            helpers.require("fragment_fill", || FILL.into());
-            let value = f32::from_bits(number(1)?);
-            let value = match value.to_bits() {
-                0 => "0.0f".to_owned(),
-                bits => format!("__uint_as_float({bits:#x}u)"),
-            };
-            format!(
-                "fragment_fill<{}u>({}, {value});",
-                number(0)? * OWN,
-                array(0)?
-            )
-        }
-        MachineOp::FragmentStore => {
-            helpers.require("fragment_store", || {
-                let assign = |memory: &str, sums: &str| format!("{memory} = {sums};");
-                moves(
-                    "fragment_store",
-                    "const float* sums",
-                    "float* first",
-                    &assign,
-                )
-            });
-            let own = at(array(0)?, number(0)? * OWN);
-            format!("fragment_store({own}, {}, {}u);", place(1, 0)?, number(1)?)
-        }
-        MachineOp::FragmentLoad => {
-            helpers.require("fragment_load", || {
-                let assign = |memory: &str, sums: &str| format!("{sums} = {memory};");
-                moves(
-                    "fragment_load",
-                    "float* sums",
-                    "const float* first",
-                    &assign,
-                )
-            });
-            let own = at(array(0)?, number(0)? * OWN);
-            format!("fragment_load({own}, {}, {}u);", place(1, 0)?, number(1)?)
-        }
-        MachineOp::FragmentProduct => {
-            let ty = if number(2)? == 1 { "bf16" } else { "f16" };
-            let mma = format!("mma_16x8x16_{ty}");
-            helpers.require(&mma, || mma_helper(&mma, ty));
-            helpers.require("fragment_operands", || OPERANDS.into());
-            let by_k = [number(5)? == 1, number(8)? == 1];
-            let side = |by_k: bool| if by_k { "lines" } else { "columns" };
-            let name = format!("fragment_product_{ty}_{}_{}", side(by_k[0]), side(by_k[1]));
-            helpers.require(&name, || product_helper(&name, &mma, by_k));
-            format!(
-                "{name}<{}u, {}u>({}, {}, {}u, {}u, {}, {}u, {}u);",
-                number(0)?,
-                number(1)?,
-                array(0)?,
-                place(1, 0)?,
-                number(3)?,
-                number(4)?,
-                place(2, 1)?,
-                number(6)?,
-                number(7)?
-            )
-        }
-        other => return Err(format!("the machine operation `{}`", other.name())),
-    })
+/// The helpers.
+pub(super) struct Warp;
+
+impl FragmentHelpers for Warp {
+    fn cells(&self) -> u32 {
+        OWN
+    }
+
+    fn fill(&self) -> String {
+        FILL.into()
+    }
+
+    fn store(&self) -> String {
+        let assign = |memory: &str, sums: &str| format!("{memory} = {sums};");
+        let (sums, first) = ("const float* sums", "float* first");
+        moves("fragment_store", sums, first, &assign)
+    }
+
+    fn load(&self) -> String {
+        let assign = |memory: &str, sums: &str| format!("{sums} = {memory};");
+        let (sums, first) = ("float* sums", "const float* first");
+        moves("fragment_load", sums, first, &assign)
+    }
+
+    fn product(&self, helpers: &mut Helpers, name: &str, scalar: Scalar, by_k: [bool; 2]) {
+        let ty = match scalar {
+            Scalar::BF16 => "bf16",
+            _ => "f16",
+        };
+        let mma = format!("mma_16x8x16_{ty}");
+        helpers.require(&mma, || mma_helper(&mma, ty));
+        helpers.require("fragment_operands", || OPERANDS.into());
+        helpers.require(name, || product_helper(name, &mma, by_k));
+    }
 }
 
 /// Products of a grid of fragments and 16 steps.
@@ -175,12 +135,4 @@ fn product_helper(name: &str, mma: &str, by_k: [bool; 2]) -> String {
          sum[4] = second.x, sum[5] = second.y, sum[6] = second.z, sum[7] = second.w;\n        \
          }}\n    }}\n}}"
     )
-}
-
-/// An array from an element on.
-fn at(array: &str, first: u32) -> String {
-    match first {
-        0 => array.to_owned(),
-        first => format!("{array} + {first}"),
-    }
 }

@@ -6,8 +6,8 @@ use iron_ir::machine::{MachineOp, MachineStmt};
 use iron_ir::op::Stmt;
 use iron_ir::types::Scalar;
 
-use super::fragments;
 use crate::c::dialect::MachineNames;
+use crate::c::fragments;
 use crate::c::helpers::Helpers;
 
 /// The struct that the runtime fills by `cuTensorMapEncodeTiled`.
@@ -85,6 +85,25 @@ __device__ inline unsigned long long matrix_descriptor(const void* start, unsign
     return address | leading << 16 | 64ull << 32 | 1ull << 62;
 }";
 
+/// PTX ISA 7.0, sm_80.
+const COPY_CHUNK: &str = "\
+// Copies 16 bytes to shared memory, zeros where none of them count, while the thread goes on.
+#ifndef IRON_COPY_BY_HOST
+__device__ inline void copy_chunk(void* to, const void* from, unsigned int bytes) {
+    asm volatile(\"cp.async.cg.shared.global [%0], [%1], 16, %2;\"
+        :: \"r\"((unsigned int)__cvta_generic_to_shared(to)),
+        \"l\"(__cvta_generic_to_global(from)), \"r\"(bytes) : \"memory\");
+}
+__device__ inline void copy_end() {
+    asm volatile(\"cp.async.commit_group;\" ::: \"memory\");
+}
+// Waits for all groups of copies but the last `count`.
+template <unsigned int count>
+__device__ inline void copy_wait() {
+    asm volatile(\"cp.async.wait_group %0;\" :: \"n\"(count) : \"memory\");
+}
+#endif";
+
 const ROLE_BARRIER: &str = "\
 // Joins the threads of one role.
 __device__ inline void role_barrier(unsigned int role, unsigned int threads) {
@@ -97,7 +116,9 @@ pub(super) fn is_used(kernel: &Kernel) -> bool {
     let mut found = false;
     kernel.body.walk(&mut |stmt, _| {
         if let Stmt::Machine(machine) = stmt {
-            let is_plain = machine.op.is_of_fragments() || machine.op.is_of_batches();
+            let is_plain = machine.op.is_of_fragments()
+                || machine.op.is_of_chunks()
+                || machine.op.is_of_batches();
             found |= !is_plain && machine.op != MachineOp::IsAligned;
         }
     });
@@ -121,9 +142,6 @@ pub(super) fn statement(
     stmt: &MachineStmt,
     names: &MachineNames<'_>,
 ) -> Result<String, String> {
-    if stmt.op.is_of_fragments() {
-        return fragments::statement(helpers, stmt, names);
-    }
     let MachineNames {
         arrays, operands, ..
     } = names;
@@ -132,13 +150,14 @@ pub(super) fn statement(
     let operand = |n: usize| operands.get(n).map(String::as_str).ok_or_else(missing);
     let number = |n: usize| stmt.numbers.get(n).copied().ok_or_else(missing);
     let cell = |a: usize, at: usize| Ok::<_, String>(format!("&{}[{}]", array(a)?, operand(at)?));
-    if stmt.op.signature().arrays > 0 && !stmt.op.is_of_batches() {
+    let is_of_threads = stmt.op.is_of_chunks() || stmt.op.is_of_batches();
+    if stmt.op.signature().arrays > 0 && !is_of_threads {
         helpers.require("shared_address", || SHARED_ADDRESS.into());
     }
     Ok(match stmt.op {
         MachineOp::CopyAhead => {
             helpers.require("copy_ahead", || COPY_AHEAD.into());
-            let source = names.source.ok_or_else(missing)?;
+            let source = names.tensor.ok_or_else(missing)?;
             format!("copy_ahead({}, &{source}[{}]);", cell(0, 0)?, operand(1)?)
         }
         MachineOp::BatchEnd => {
@@ -183,10 +202,23 @@ pub(super) fn statement(
                 inner_first.join(", ")
             )
         }
-        MachineOp::IsAligned => {
-            let bit = stmt.source.map(iron_ir::Handle::index);
-            let (word, bit) = (names.aligned.ok_or_else(missing)?, bit.ok_or_else(missing)?);
-            format!("({word} >> {bit}u & 1u) != 0u")
+        MachineOp::IsAligned => fragments::is_aligned(stmt, names)?,
+        MachineOp::CopyChunk => {
+            helpers.require("copy_chunk", || COPY_CHUNK.into());
+            let (tensor, from) = (names.tensor.ok_or_else(missing)?, operand(1)?);
+            format!(
+                "copy_chunk({}, {tensor} + ({from}), {});",
+                cell(0, 0)?,
+                operand(2)?
+            )
+        }
+        MachineOp::CopyEnd => {
+            helpers.require("copy_chunk", || COPY_CHUNK.into());
+            "copy_end();".into()
+        }
+        MachineOp::CopyWait => {
+            helpers.require("copy_chunk", || COPY_CHUNK.into());
+            format!("copy_wait<{}u>();", number(0)?)
         }
         MachineOp::SharedFence => {
             "asm volatile(\"fence.proxy.async.shared::cta;\" ::: \"memory\");".into()

@@ -21,6 +21,7 @@ use crate::c::ops::Ops;
 use crate::error::LowerError;
 use crate::places::Places;
 use crate::profile::Profile;
+use fragments::Warp;
 
 /// Flags of NVRTC (and of nvcc) beside the architecture. A fused multiply-add stands in the
 /// text where the kernel has one, so the compiler must not make others.
@@ -338,11 +339,16 @@ impl Dialect for Cuda {
         ops: &mut Ops<'_>,
         _context: &Context<'_>,
         scope: BarrierScope,
-        _memory: BarrierMemory,
+        memory: BarrierMemory,
     ) -> Result<String, String> {
         // Both functions order shared and global memory among the threads that they join.
         Ok(match scope {
             BarrierScope::Subgroup => "__syncwarp();".into(),
+            BarrierScope::Workgroup if memory == BarrierMemory::Device => {
+                ops.helpers
+                    .require("barrier_device", || DEVICE_BARRIER.into());
+                "barrier_device();".into()
+            }
             BarrierScope::Workgroup => "__syncthreads();".into(),
             BarrierScope::Grid => {
                 ops.helpers
@@ -452,7 +458,10 @@ impl Dialect for Cuda {
         stmt: &MachineStmt,
         names: &MachineNames<'_>,
     ) -> Result<String, String> {
-        machine::statement(&mut ops.helpers, stmt, names)
+        match stmt.op.is_of_fragments() {
+            true => c::fragments::statement(self, &Warp, &mut ops.helpers, stmt, names),
+            false => machine::statement(&mut ops.helpers, stmt, names),
+        }
     }
 
     fn role_barrier(&self, ops: &mut Ops<'_>, role: Role) -> Result<String, String> {
@@ -490,6 +499,19 @@ fn mma_helper(name: &str, ty: &str) -> String {
 const ARRIVALS_NOW: &str = "    unsigned int now;
     asm volatile(\"ld.acquire.gpu.u32 %0, [%1];\" : \"=r\"(now) : \"l\"(counter) : \"memory\");
     return now;";
+
+/// PTX ISA 6.0: a fence between a barrier and a thread's atomic releases what the workgroup wrote
+/// before the barrier; one between the atomic and a barrier acquires for the workgroup. Any thread
+/// may be the one, so all have the fence.
+const DEVICE_BARRIER: &str = "\
+// Waits for the workgroup and orders its memory on the whole device.
+__device__ inline void barrier_device() {
+    __syncthreads();
+#ifndef IRON_FENCE_BY_HOST
+    asm volatile(\"fence.acq_rel.gpu;\" ::: \"memory\");
+#endif
+    __syncthreads();
+}";
 
 /// Waits until the launches before are done and their writes are visible.
 const LAUNCH_BARRIER: &str = "asm volatile(\"griddepcontrol.wait;\" ::: \"memory\");";

@@ -3,18 +3,22 @@
 //! Halves are clang's `_Float16`; bfloat16 is its bits, because hipRTC before ROCm 6 has no type
 //! for it. Subgroups are waves of the profile's width; ballots have 64 bits at either.
 
+mod fragments;
+
 use iron_ir::kernel::Kernel;
+use iron_ir::machine::{MachineOp, MachineStmt};
 use iron_ir::op::{AtomicOp, BarrierMemory, BarrierScope, BuiltinOp, SubgroupOp, UnaryOp};
 use iron_ir::types::{Scalar, Type};
 
 use crate::c;
-use crate::c::dialect::{ArrayDeclaration, Context, Dialect, Memory, Printed};
+use crate::c::dialect::{ArrayDeclaration, Context, Dialect, MachineNames, Memory, Printed};
 use crate::c::expr::{Expr, Level};
 use crate::c::nvidia_amd as shared;
 use crate::c::ops::Ops;
 use crate::error::LowerError;
 use crate::places::Places;
 use crate::profile::Profile;
+use fragments::Wave;
 
 /// Flags of hipRTC (and of clang) beside the architecture.
 pub const COMPILE_FLAGS: &[&str] = &["-std=c++17", "-O3", "-ffp-contract=off"];
@@ -82,6 +86,27 @@ const RESERVED: &[&str] = &[
 /// An agent is a device.
 const ARRIVALS_NOW: &str = "\
     \x20   return __hip_atomic_load(counter, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_AGENT);";
+
+/// Waves wait for their own stores alone and drop what only their own compute unit holds: each
+/// has a fence on both sides of the barrier.
+const DEVICE_BARRIER: &str = "\
+// Waits for the workgroup and orders its memory on the whole device.
+__device__ inline void barrier_device() {
+    __threadfence();
+    __syncthreads();
+    __threadfence();
+}";
+
+/// As `__syncwarp` of HIP's own header.
+const SUBGROUP_BARRIER: &str = "\
+// A wave runs in lock step: only the compiler must keep the order of memory, in all lanes at once.
+#ifndef IRON_SUBGROUP_BARRIER_BY_HOST
+__device__ inline void subgroup_barrier() {
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, \"wavefront\");
+    __builtin_amdgcn_wave_barrier();
+    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, \"wavefront\");
+}
+#endif";
 
 const BFLOAT: &str = "\
 // The upper half of a float.
@@ -269,12 +294,17 @@ impl Dialect for Hip {
         ops: &mut Ops<'_>,
         _context: &Context<'_>,
         scope: BarrierScope,
-        _memory: BarrierMemory,
+        memory: BarrierMemory,
     ) -> Result<String, String> {
         Ok(match scope {
-            // A wave runs in lock step; only the compiler must keep the order of memory.
             BarrierScope::Subgroup => {
-                "__builtin_amdgcn_fence(__ATOMIC_ACQ_REL, \"wavefront\");".into()
+                (ops.helpers).require("subgroup_barrier", || SUBGROUP_BARRIER.into());
+                "subgroup_barrier();".into()
+            }
+            BarrierScope::Workgroup if memory == BarrierMemory::Device => {
+                ops.helpers
+                    .require("barrier_device", || DEVICE_BARRIER.into());
+                "barrier_device();".into()
             }
             BarrierScope::Workgroup => "__syncthreads();".into(),
             BarrierScope::Grid => {
@@ -337,6 +367,21 @@ impl Dialect for Hip {
         compare: Option<&Expr>,
     ) -> Printed {
         shared::atomic(op, scalar, cell, value, compare)
+    }
+
+    fn machine(
+        &self,
+        ops: &mut Ops<'_>,
+        stmt: &MachineStmt,
+        names: &MachineNames<'_>,
+    ) -> Result<String, String> {
+        if stmt.op == MachineOp::IsAligned {
+            return c::fragments::is_aligned(stmt, names);
+        }
+        let Some(lanes @ (32 | 64)) = names.lanes else {
+            return Err(format!("`{}` of waves of another width", stmt.op.name()));
+        };
+        c::fragments::statement(self, &Wave { lanes }, &mut ops.helpers, stmt, names)
     }
 
     fn check_index_helper(&self) -> String {

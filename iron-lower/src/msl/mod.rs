@@ -4,18 +4,22 @@
 //! holds more than addresses), then the error word. Apple's compiler exists on macOS only; on
 //! other machines the text is checked by clang over a header that stands for Metal's.
 
+mod fragments;
+
 use iron_ir::kernel::{Access, Kernel};
 use iron_ir::layout::{BlockLayout, FieldKind};
+use iron_ir::machine::{MachineOp, MachineStmt};
 use iron_ir::op::{AtomicOp, BarrierMemory, BarrierScope, BuiltinOp, SubgroupOp, UnaryOp};
 use iron_ir::types::{Scalar, Type};
 
 use crate::c;
-use crate::c::dialect::{ArrayDeclaration, Context, Dialect, Memory, Printed};
+use crate::c::dialect::{ArrayDeclaration, Context, Dialect, MachineNames, Memory, Printed};
 use crate::c::expr::{Expr, Level};
 use crate::c::ops::Ops;
 use crate::error::LowerError;
 use crate::places::Places;
 use crate::profile::{Profile, has_block_buffer};
+use fragments::SimdGroup;
 
 /// The text of a kernel after the passes.
 pub fn emit(kernel: &Kernel, profile: &Profile) -> Result<(String, Places), LowerError> {
@@ -377,6 +381,7 @@ impl Dialect for Msl {
         let flags = match memory {
             BarrierMemory::Shared => "mem_flags::mem_threadgroup",
             BarrierMemory::SharedAndGlobal => "mem_flags::mem_device | mem_flags::mem_threadgroup",
+            BarrierMemory::Device => return Err("a barrier of the device's memory".into()),
         };
         match scope {
             BarrierScope::Subgroup => Ok(format!("simdgroup_barrier({flags});")),
@@ -519,6 +524,22 @@ impl Dialect for Msl {
         } else {
             call
         })
+    }
+
+    fn machine(
+        &self,
+        ops: &mut Ops<'_>,
+        stmt: &MachineStmt,
+        names: &MachineNames<'_>,
+    ) -> Result<String, String> {
+        match stmt.op {
+            MachineOp::IsAligned => c::fragments::is_aligned(stmt, names),
+            _ => c::fragments::statement(self, &SimdGroup, &mut ops.helpers, stmt, names),
+        }
+    }
+
+    fn fragment_array(&self, declaration: &ArrayDeclaration<'_>) -> Option<String> {
+        Some(fragments::array(declaration))
     }
 
     fn check_index_helper(&self) -> String {

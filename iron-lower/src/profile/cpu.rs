@@ -15,6 +15,7 @@ const FEATURES: &[Feature] = &[
     Feature::Atomic64,
     Feature::AtomicF32Add,
     Feature::Subgroups,
+    Feature::DeviceBarrier,
 ];
 
 pub(super) fn profiles() -> Vec<Profile> {

@@ -17,6 +17,7 @@ const FEATURES_80: &[Feature] = &[
     Feature::AtomicF32Add,
     Feature::Subgroups,
     Feature::GridBarrier,
+    Feature::DeviceBarrier,
 ];
 
 /// Programmatic dependent launch begins with compute capability 9.0.
@@ -71,9 +72,12 @@ fn profile(
                 "sm_90a" => TileRoute::Warpgroup,
                 _ => TileRoute::Loops,
             },
+            // Its texts were measured as they are.
+            has_words_of_vectors: name != "sm_90a",
             // The architecture of warpgroups keeps its loops for what does not fit them.
             fragments: (name != "sm_90a").then_some(Fragments::BOTH),
             has_async_copies: true,
+            has_chunk_copies: true,
             has_dependent_launch: features.contains(&Feature::DependentLaunch),
             ..super::C_FAMILY
         },

@@ -2,12 +2,13 @@
 //! Language Specification 3.1, which introduced `bfloat`.
 
 use iron_ir::contract::Feature;
-use iron_passes::Legal;
+use iron_passes::{Fragments, Legal};
 
 use super::{Limits, Profile, Target};
 
 /// No `f64` in the language, no 64-bit atomics but min and max without result (which cannot
-/// return the old value), no barrier over the grid.
+/// return the old value), no barrier over the grid, and no order between threadgroups: fences of
+/// the whole device came with 3.2.
 const FEATURES: &[Feature] = &[
     Feature::F16,
     Feature::BF16,
@@ -17,6 +18,10 @@ const FEATURES: &[Feature] = &[
     Feature::AtomicF32Add,
     Feature::Subgroups,
 ];
+
+/// Lanes of a SIMD-group of every GPU with matrices so far. The backend refuses a pipeline with
+/// matrices whose `threadExecutionWidth` is another.
+pub(crate) const APPLE_LANES: u32 = 32;
 
 pub(super) fn profiles() -> Vec<Profile> {
     let shared_bytes = 32 << 10;
@@ -41,6 +46,9 @@ pub(super) fn profiles() -> Vec<Profile> {
             has_erf: false,
             linear_subgroups: false,
             shared_bytes_limit: shared_bytes,
+            // `simdgroup_matrix` is there from Apple7 on, of `bfloat` from Metal 3.1 on.
+            fragments: Some(Fragments::BOTH),
+            fragment_lanes: Some(APPLE_LANES),
             ..super::C_FAMILY
         },
         spirv: None,

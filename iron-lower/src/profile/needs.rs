@@ -2,7 +2,7 @@
 
 use iron_ir::contract::Feature;
 use iron_ir::kernel::{Kernel, ParamKind, Span};
-use iron_ir::op::{AtomicOp, BarrierScope, BuiltinOp, Op, Stmt};
+use iron_ir::op::{AtomicOp, BarrierMemory, BarrierScope, BuiltinOp, Op, Stmt};
 use iron_ir::types::Scalar;
 
 /// A feature and the first place that needs it.
@@ -62,6 +62,7 @@ pub fn needs(kernel: &Kernel) -> Vec<Need> {
                 }
             }
             Stmt::Barrier(BarrierScope::Grid, _) => add(Feature::GridBarrier, span),
+            Stmt::Barrier(_, BarrierMemory::Device) => add(Feature::DeviceBarrier, span),
             Stmt::Barrier(BarrierScope::Subgroup, _) | Stmt::Subgroup { .. } => {
                 add(Feature::Subgroups, span);
             }

@@ -36,6 +36,9 @@ pub struct SpirvOptions {
     /// operand, as Mesa's software driver does. Operands that it could find to be one are then
     /// hidden from it.
     pub drops_zero_operands: bool,
+    /// The driver's `Exp2` of `f32` was measured over all exponents and stays within two units in
+    /// the last place or so, which Vulkan does not promise: `exp` then leaves a fraction to it.
+    pub accurate_exp2: bool,
 }
 
 impl SpirvOptions {
@@ -50,6 +53,7 @@ impl SpirvOptions {
         atomic_float_add: false,
         loop_turns: None,
         drops_zero_operands: false,
+        accurate_exp2: false,
     };
 
     /// Storage buffers, and no execution mode that naga does not read.
@@ -69,9 +73,11 @@ const FEATURES: &[Feature] = &[
     Feature::Atomic64,
     Feature::AtomicF32Add,
     Feature::Subgroups,
+    Feature::DeviceBarrier,
 ];
 
-/// What naga and drivers without device addresses take.
+/// What naga and drivers without device addresses take: without the Vulkan memory model, no order
+/// between workgroups.
 const DESCRIPTOR_FEATURES: &[Feature] = &[
     Feature::F16,
     Feature::BF16,
@@ -154,6 +160,8 @@ fn profile(
             // Eight lanes are two vectors of four, and one access where the elements are narrow.
             max_vector_lanes: 8,
             max_vector_bytes: 64,
+            // naga, which reads what has no device addresses, has no such cast.
+            native_regroup: options.device_addresses,
             has_erf: true,
             ..Legal::PORTABLE
         },

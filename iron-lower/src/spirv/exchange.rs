@@ -30,19 +30,30 @@ impl Emitter<'_> {
             BarrierScope::Launch => return self.not_legalised("a launch barrier"),
         };
         let mut semantics = MemorySemantics::ACQUIRE_RELEASE | MemorySemantics::WORKGROUP_MEMORY;
-        if memory == BarrierMemory::SharedAndGlobal {
-            semantics |= MemorySemantics::UNIFORM_MEMORY;
+        let mut ordered = scope;
+        match memory {
+            BarrierMemory::Shared => {}
+            BarrierMemory::SharedAndGlobal => semantics |= MemorySemantics::UNIFORM_MEMORY,
+            BarrierMemory::Device => {
+                if !self.options.device_addresses {
+                    return self.not_legalised("a barrier of the device's memory");
+                }
+                semantics |= MemorySemantics::UNIFORM_MEMORY;
+                self.b.capability(Capability::VulkanMemoryModelDeviceScope);
+                ordered = Scope::Device;
+            }
         }
         if self.options.device_addresses {
             semantics |= MemorySemantics::MAKE_AVAILABLE | MemorySemantics::MAKE_VISIBLE;
         }
         let scope = self.b.constant_u32(scope as u32);
+        let ordered = self.b.constant_u32(ordered as u32);
         let semantics = self.b.constant_u32(semantics.bits());
         self.b.effect(
             Spv::ControlBarrier,
             vec![
                 Operand::IdScope(scope),
-                Operand::IdScope(scope),
+                Operand::IdScope(ordered),
                 Operand::IdMemorySemantics(semantics),
             ],
         );

@@ -104,6 +104,25 @@ impl<'e, 'k> Formula<'e, 'k> {
         (nearest, self.bits_of(sum))
     }
 
+    /// Whether [`driver_exp2`](Formula::driver_exp2) is accurate.
+    pub fn has_accurate_exp2(&self) -> bool {
+        let options = &self.emitter.options;
+        options.accurate_exp2 && options.fused_multiply_add
+    }
+
+    /// The driver's `2^a`.
+    pub fn driver_exp2(&mut self, a: Word) -> Word {
+        self.emitter.b.glsl(Glsl::Exp2, self.float, &[a])
+    }
+
+    /// `a` within 0 and 1; anything of NaN.
+    pub fn saturate(&mut self, a: Word) -> Word {
+        let (zero, one) = (self.c(0.0), self.c(1.0));
+        self.emitter
+            .b
+            .glsl(Glsl::FClamp, self.float, &[a, zero, one])
+    }
+
     pub fn trunc(&mut self, a: Word) -> Word {
         self.emitter.b.glsl(Glsl::Trunc, self.float, &[a])
     }

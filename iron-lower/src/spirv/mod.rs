@@ -42,6 +42,8 @@ mod sketch;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
+
 use iron_ir::Handle;
 use iron_ir::entity::{Local, Value};
 use iron_ir::kernel::{Kernel, Span};
@@ -114,6 +116,8 @@ struct Emitter<'k> {
     options: SpirvOptions,
     /// Ids of the values defined so far.
     values: Vec<Option<Parts>>,
+    /// What bit casts were made of, by their first id.
+    casts: HashMap<Word, (Parts, Type)>,
     /// Function variables of each local.
     locals: Vec<Option<Parts>>,
     interface: Interface,
@@ -148,6 +152,7 @@ impl<'k> Emitter<'k> {
             profile,
             options,
             values: vec![None; kernel.values.len()],
+            casts: HashMap::new(),
             locals: vec![None; kernel.locals.len()],
             interface: Interface::default(),
             loops: Vec::new(),

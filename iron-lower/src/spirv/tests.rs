@@ -109,9 +109,41 @@ fn fragments_are_cooperative_matrices() {
         assert!(text.contains(line), "no `{line}` in\n{text}");
     }
     // A subgroup's grid is 2 by 2: two steps of two and two reads and four products, in each of
-    // two loops.
-    assert_eq!(text.matches("OpCooperativeMatrixMulAddKHR").count(), 16);
-    assert_eq!(text.matches("OpCooperativeMatrixLoadKHR").count(), 16);
+    // three loops.
+    assert_eq!(text.matches("OpCooperativeMatrixMulAddKHR").count(), 24);
+    assert_eq!(text.matches("OpCooperativeMatrixLoadKHR").count(), 24);
+}
+
+/// The formula is the driver's only where its power of two is known to be accurate, and needs an
+/// `fma` that rounds once.
+#[test]
+fn exp_leaves_a_fraction_to_an_accurate_driver() {
+    let text = "kernel @k grid(1, 1, 1) workgroup(64, 1, 1) {
+  param @x: tensor<f32, [64], read_write, align 1>
+  %i: u32 = local_index
+  %v: f32 = load @x[%i]
+  %w: f32 = exp %v
+  store @x[%i] = %w
+}
+";
+    let kernel = iron_ir::parse::parse(text).expect("parses");
+    let mut profile = profile::by_name("vulkan1.3").expect("the profile is known");
+    for (accurate_exp2, fused_multiply_add, instructions) in
+        [(false, true, 0), (true, false, 0), (true, true, 1)]
+    {
+        profile.spirv = profile.spirv.map(|options| super::SpirvOptions {
+            accurate_exp2,
+            fused_multiply_add,
+            ..options
+        });
+        let lowered = crate::lower(&kernel, &profile).expect("lowers");
+        let crate::Code::SpirV(words) = lowered.code else {
+            panic!("a module");
+        };
+        let text = disassemble(&words);
+        assert_eq!(text.matches(" Exp2 ").count(), instructions, "{text}");
+        spirv_val(&words).expect("valid");
+    }
 }
 
 #[test]

@@ -542,6 +542,22 @@ impl Emitter<'_> {
         if from.bytes() != to.bytes() {
             return self.not_legalised(format!("a bit cast of {from} to {to}"));
         }
+        let is_plain = ![from.scalar, to.scalar].contains(&Scalar::Bool);
+        if is_plain
+            && let Some(&(source, ty)) = self.casts.get(&parts.ids[0])
+            && n_parts(ty) == n_parts(to)
+            && self.part_type(ty) == self.part_type(to)
+        {
+            return Ok(source);
+        }
+        let cast = self.new_bitcast(parts, from, to)?;
+        if is_plain {
+            self.casts.insert(cast.ids[0], (parts, from));
+        }
+        Ok(cast)
+    }
+
+    fn new_bitcast(&mut self, parts: Parts, from: Type, to: Type) -> Result<Parts, LowerError> {
         if from.scalar == Scalar::Bool || to.scalar == Scalar::Bool {
             let scalars = self.scatter(from, parts);
             let memory = self.scalar_type(from.scalar);

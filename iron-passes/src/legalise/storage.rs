@@ -12,6 +12,9 @@ use super::formats::{self, Format};
 use crate::Legal;
 use crate::rewrite::{Builder, rewrite};
 
+/// What a vector of eight lanes of 16 bits is moved as.
+const WORDS: Type = Scalar::U32.x(4);
+
 pub(super) fn storage(kernel: &mut Kernel, legal: &Legal) {
     rewrite(kernel, &mut |b, stmt| match stmt {
         Stmt::Let(value) => {
@@ -24,7 +27,13 @@ pub(super) fn storage(kernel: &mut Kernel, legal: &Legal) {
                 Op::Bitcast(source) => {
                     // One that changes nothing but the type's name stays until the names are gone:
                     // what is computed from it must see a float.
-                    if b.ty(source).lanes == ty.lanes {
+                    if b.ty(source).lanes == ty.lanes || legal.native_regroup {
+                        return Some(stmt);
+                    }
+                    let from = b.ty(source);
+                    let are_words =
+                        from == WORDS && ty.lanes == 8 || ty == WORDS && from.lanes == 8;
+                    if are_words && legal.has_words_of_vectors {
                         return Some(stmt);
                     }
                     regroup(b, source, ty)

@@ -241,9 +241,14 @@ impl<'l> Tiles<'l> {
         tiles.declare(b, |tiles, kernel, tile| {
             let (rows, columns) = tiles.held(kernel, tile);
             let pitch = units::pitch(columns, kernel.tiles[tile].scalar);
-            (rows * pitch, pitch)
+            (rows * pitch * tiles.stages(tile), pitch)
         });
         tiles
+    }
+
+    /// Stages of a shared tile of a loop that multiplies by slices.
+    fn stages(&self, tile: Tile) -> u32 {
+        (self.subgroups.as_ref()).map_or(1, |s| s.units.stages_of(tile))
     }
 
     /// Rows and columns of a shared tile that memory holds at a time.

@@ -8,10 +8,15 @@
 //!     fetch the next slice, the first of the next turn behind the last; multiply
 //! ```
 //!
-//! A chunk outside of the tensor is read from within, so that no access waits for a branch, and
-//! replaced by zeros on its way to shared memory, so that nothing waits for it before. What is fetched past the loop's end is zeros or some part of the tensor, and
-//! unused. Where a tensor's address or strides, or a tile's place in it, allow no accesses of 16
-//! bytes, another loop reads each slice element by element when its turn comes.
+//! The loop exists three times. Where every tile of every turn lies within its tensor, offsets are
+//! sums of what threads have in common and one value of each thread's own. Where some do not, a
+//! chunk outside of the tensor is read from within, so that no access waits for a branch, and
+//! replaced by zeros on its way to shared memory, so that nothing waits for it before. What is
+//! fetched past the loop's end is zeros or some part of the tensor, and unused. Where a tensor's
+//! address or strides, or a tile's place in it, allow no accesses of 16 bytes, each slice is read
+//! element by element when its turn comes.
+
+mod copies;
 
 use iron_ir::entity::{Local, Param, Tile, Value};
 use iron_ir::kernel::{Block, Kernel, TensorLayout};
@@ -166,6 +171,65 @@ impl<'a> Part<'a> {
         b.value(Op::Select(is_inside, words, zero), WORDS)
     }
 
+    /// Whether each of a thread's chunks lies the same number of whole lines behind the one before.
+    fn is_regular(&self, tiles: &Tiles<'_>) -> bool {
+        let across = self.columns / CHUNK;
+        tiles.threads.is_multiple_of(across) && (self.rows * across).is_multiple_of(tiles.threads)
+    }
+
+    /// The offset of an element of the tensor's first block.
+    fn offset(&self, b: &mut Builder<'_>, at: [Value; 2]) -> Value {
+        let zero = b.u32(0);
+        let mut indices = vec![zero; self.from.leading.len()];
+        indices.extend(at);
+        flat(b, self.from.param, &indices, 0)
+    }
+
+    /// What the loop need not compute again of a tile whose chunks are regular.
+    fn steady(&self, b: &mut Builder<'_>, tiles: &Tiles<'_>) -> Steady {
+        let zero = b.u32(0);
+        let (chunk, _) = self.chunk(b, tiles, zero);
+        let own = self.offset(b, chunk);
+        let lines = tiles.threads / (self.columns / CHUNK);
+        let lines = (0..self.turns(tiles)).map(|turn| {
+            let line = b.u32(turn * lines);
+            self.offset(b, [line, zero])
+        });
+        Steady {
+            lines: lines.collect(),
+            own,
+        }
+    }
+
+    /// Reads a thread's chunk of a tile that lies within its tensor.
+    fn read_within(&self, b: &mut Builder<'_>, steady: &Steady, turn: usize) -> Value {
+        let mut indices = self.from.leading.to_vec();
+        indices.extend(self.from.origin);
+        let origin = flat(b, self.from.param, &indices, 0);
+        let ty = self.scalar(b).x(CHUNK as u8);
+        // What all threads have in common first.
+        let line = b.add(origin, steady.lines[turn]);
+        let offset = b.add(line, steady.own);
+        let loaded = b.load(Place::Flat(self.from.param), vec![offset], ty);
+        b.value(Op::Bitcast(loaded), WORDS)
+    }
+
+    /// Uniform: whether all of the tile lies within the tensor.
+    fn is_within(&self, b: &mut Builder<'_>) -> Option<Value> {
+        let data = &b.kernel.tiles[self.tile];
+        let size = [data.rows, data.columns];
+        let rank = self.from.leading.len();
+        let mut conditions = Vec::new();
+        for axis in 0..2 {
+            let limit = extent(b, self.from.param, rank + axis);
+            let size = i128::from(size[axis]);
+            conditions.push(b.compare_int(CompareOp::Ge, limit, size));
+            let most = b.with_int(BinaryOp::Sub, limit, size);
+            conditions.push(b.compare(CompareOp::Le, self.from.origin[axis], most));
+        }
+        all(b, conditions)
+    }
+
     /// Writes a chunk of four words to its place in the tile.
     fn write_chunk(&self, b: &mut Builder<'_>, tiles: &Tiles<'_>, turn: Value, words: Value) {
         let ([row, column], is_there) = self.chunk(b, tiles, turn);
@@ -221,6 +285,14 @@ impl<'a> Part<'a> {
             }
         });
     }
+}
+
+/// Parts of the offsets of a thread's chunks of a tile.
+struct Steady {
+    /// Each chunk's lines behind the first, the same in all threads.
+    lines: Vec<Value>,
+    /// The thread's first chunk.
+    own: Value,
 }
 
 /// Four words, a chunk's bits.
@@ -325,10 +397,26 @@ pub(super) fn pipelined(b: &mut Builder<'_>, tiles: &mut Tiles<'_>, all: Loop, t
         all,
         turn,
     };
+    let stages = (tiles.subgroups.as_ref()).map_or(1, |s| s.units.stages);
+    if stages > 1 {
+        return pipeline
+            .where_aligned(b, tiles, |b| copies::pipelined(b, tiles, &pipeline, stages));
+    }
     match pipeline.condition(b, tiles) {
         None => pipeline.by_elements(b, tiles),
         Some(condition) => {
-            let then_block = b.nested(|b| pipeline.by_chunks(b, tiles));
+            let then_block = b.nested(|b| match pipeline.is_within(b, tiles) {
+                None => pipeline.by_chunks(b, tiles, None),
+                Some((condition, last)) => {
+                    let then_block = b.nested(|b| pipeline.by_chunks(b, tiles, Some(last)));
+                    let else_block = b.nested(|b| pipeline.by_chunks(b, tiles, None));
+                    b.push(Stmt::If {
+                        condition,
+                        then_block,
+                        else_block,
+                    });
+                }
+            });
             let else_block = b.nested(|b| pipeline.by_elements(b, tiles));
             b.push(Stmt::If {
                 condition,
@@ -360,8 +448,35 @@ impl Pipeline<'_> {
         all(b, conditions)
     }
 
-    /// The loop with the next slice on its way.
-    fn by_chunks(&self, b: &mut Builder<'_>, tiles: &Tiles<'_>) {
+    /// Uniform: whether all that the loop reads lies within the tensors; and its last turn. `None`
+    /// where that cannot be told from two turns, or a thread's chunks are not regular.
+    fn is_within(&self, b: &mut Builder<'_>, tiles: &Tiles<'_>) -> Option<(Value, Value)> {
+        if !self.turn.is_straight {
+            return None;
+        }
+        let (start, end, step) = (self.all.start, self.all.end, self.all.step);
+        let mut conditions = vec![b.compare(CompareOp::Lt, start, end)];
+        let span = b.with_int(BinaryOp::Sub, end, 1);
+        let span = b.binary(BinaryOp::Sub, span, start);
+        let past = b.binary(BinaryOp::Rem, span, step);
+        let whole = b.binary(BinaryOp::Sub, span, past);
+        let last = b.add(start, whole);
+        let zero = b.u32(0);
+        for k in [start, last] {
+            for load in self.loads_at(b, k) {
+                let part = load.part(b, tiles, zero);
+                if !part.is_regular(tiles) {
+                    return None;
+                }
+                conditions.push(part.is_within(b)?);
+            }
+        }
+        Some((all(b, conditions)?, last))
+    }
+
+    /// The loop with the next slice on its way; with its last turn where all that it reads lies
+    /// within the tensors.
+    fn by_chunks(&self, b: &mut Builder<'_>, tiles: &Tiles<'_>, last: Option<Value>) {
         let held: Vec<Vec<Local>> = (self.turn.loads.iter())
             .map(|(tile, _)| {
                 let name = b.kernel.tiles[*tile].name.clone();
@@ -372,17 +487,32 @@ impl Pipeline<'_> {
                     .collect()
             })
             .collect();
-        let fetch = |b: &mut Builder<'_>, k: Value, skip: Value| {
-            for (load, held) in self.loads_at(b, k).iter().zip(&held) {
+        let zero = b.u32(0);
+        let steady: Vec<Steady> = match last {
+            None => Vec::new(),
+            Some(_) => (self.loads_at(b, self.all.start).iter())
+                .map(|load| load.part(b, tiles, zero).steady(b, tiles))
+                .collect(),
+        };
+        let fetch = |b: &mut Builder<'_>, mut k: Value, skip: Value| {
+            if let Some(last) = last {
+                let is_turn = b.compare(CompareOp::Le, k, last);
+                k = b.select(is_turn, k, last);
+            }
+            for (n, (load, held)) in self.loads_at(b, k).iter().zip(&held).enumerate() {
                 let part = load.part(b, tiles, skip);
                 for (turn, chunk) in held.iter().enumerate() {
-                    let turn = b.u32(turn as u32);
-                    let words = part.read_any(b, tiles, turn);
+                    let words = match steady.get(n) {
+                        Some(steady) => part.read_within(b, steady, turn),
+                        None => {
+                            let turn = b.u32(turn as u32);
+                            part.read_any(b, tiles, turn)
+                        }
+                    };
                     b.push(Stmt::Set(*chunk, words));
                 }
             }
         };
-        let zero = b.u32(0);
         fetch(b, self.all.start, zero);
         self.each_slice(b, tiles, |b, slice| {
             b.workgroup_barrier();
@@ -391,12 +521,34 @@ impl Pipeline<'_> {
                 for (turn, chunk) in held.iter().enumerate() {
                     let turn = b.u32(turn as u32);
                     let words = b.get(*chunk);
-                    let words = part.or_zeros(b, tiles, turn, words);
+                    let words = match last {
+                        None => part.or_zeros(b, tiles, turn, words),
+                        Some(_) => words,
+                    };
                     part.write_chunk(b, tiles, turn, words);
                 }
             }
             b.workgroup_barrier();
             fetch(b, slice.next.0, slice.next.1);
+        });
+    }
+
+    /// The loop as `then` makes it where chunks are aligned, element by element elsewhere.
+    fn where_aligned(
+        &self,
+        b: &mut Builder<'_>,
+        tiles: &Tiles<'_>,
+        then: impl FnOnce(&mut Builder<'_>),
+    ) {
+        let Some(condition) = self.condition(b, tiles) else {
+            return self.by_elements(b, tiles);
+        };
+        let then_block = b.nested(then);
+        let else_block = b.nested(|b| self.by_elements(b, tiles));
+        b.push(Stmt::If {
+            condition,
+            then_block,
+            else_block,
         });
     }
 
@@ -447,7 +599,7 @@ impl Pipeline<'_> {
                         next,
                     };
                     bring(b, slice);
-                    self.multiply(b, tiles);
+                    self.multiply(b, tiles, None);
                 };
                 let zero = b.u32(0);
                 let count = self.turn.depth / self.slice;
@@ -476,7 +628,8 @@ impl Pipeline<'_> {
         );
     }
 
-    fn multiply(&self, b: &mut Builder<'_>, tiles: &Tiles<'_>) {
+    /// Multiplies the slice that memory holds, in a stage where it has several.
+    fn multiply(&self, b: &mut Builder<'_>, tiles: &Tiles<'_>, stage: Option<Value>) {
         for product in &self.products {
             if let TileStmt::Matmul {
                 accumulator,
@@ -487,7 +640,7 @@ impl Pipeline<'_> {
             } = product
             {
                 let operands = [(*a, *transpose_a), (*right, *transpose_b)];
-                subgroup::product(b, tiles, *accumulator, operands);
+                subgroup::product(b, tiles, *accumulator, operands, stage);
             }
         }
     }

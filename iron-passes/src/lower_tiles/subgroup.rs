@@ -201,7 +201,7 @@ pub(super) fn statement(b: &mut Builder<'_>, tiles: &mut Tiles<'_>, stmt: &TileS
         } => {
             to_fragments(b, tiles, *accumulator);
             let operands = [(*a, *transpose_a), (*right, *transpose_b)];
-            product(b, tiles, *accumulator, operands);
+            product(b, tiles, *accumulator, operands, None);
             set_form(tiles, *accumulator, Form::Fragments);
             true
         }
@@ -302,13 +302,14 @@ fn to_fragments(b: &mut Builder<'_>, tiles: &mut Tiles<'_>, tile: Tile) {
     set_form(tiles, tile, Form::Both);
 }
 
-/// `accumulator += a · b` of what memory holds of the tiles; each flag says that the tile is read
-/// transposed.
+/// `accumulator += a · b` of what memory holds of the tiles, in a stage where it has several; each
+/// flag says that the tile is read transposed.
 pub(super) fn product(
     b: &mut Builder<'_>,
     tiles: &Tiles<'_>,
     accumulator: Tile,
     operands: [(Tile, bool); 2],
+    stage: Option<Value>,
 ) {
     let (Some(subgroups), Some(sums)) = (&tiles.subgroups, tiles.sums(accumulator)) else {
         return;
@@ -328,7 +329,11 @@ pub(super) fn product(
         steps = if by_k { held.1 } else { held.0 } / FRAGMENT;
         let distance = if by_k { FRAGMENT * pitch } else { FRAGMENT };
         numbers.extend([pitch, across[side] * distance, u32::from(by_k)]);
-        let start = times(b, own[side], distance);
+        let mut start = times(b, own[side], distance);
+        if let Some(stage) = stage {
+            let first = times(b, stage, held.0 * pitch);
+            start = plus(b, first, start);
+        }
         starts.push((start, FRAGMENT * if by_k { 1 } else { pitch }));
     }
     let arrays = [sums.fragments]

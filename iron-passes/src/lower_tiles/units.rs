@@ -31,6 +31,9 @@ pub(super) const SCRATCH_PITCH: u32 = FRAGMENT + 4;
 /// Steps of `k` of a slice, the best first.
 const SLICES: [u32; 3] = [64, 32, 16];
 
+/// Steps of `k` and stages of slices that copies bring, the best first.
+const STAGED: [(u32, u32); 3] = [(32, 4), (32, 3), (16, 3)];
+
 /// Registers of a thread that sums, and slices on their way, may take.
 const MOST_REGISTERS: u32 = 160;
 
@@ -48,6 +51,8 @@ pub(super) struct Units {
     /// Steps of `k` that memory holds of a tile at a time, for the tiles of turns, and whether
     /// they are its rows.
     pub slices: BTreeMap<Tile, (u32, bool)>,
+    /// Slices that memory holds of the tiles of turns: more than one where copies bring them.
+    pub stages: u32,
     /// How often statements name each tile.
     pub named: BTreeMap<Tile, u32>,
 }
@@ -56,7 +61,8 @@ impl Units {
     /// How a kernel whose tiles fit is divided, on a target that has such products.
     pub fn of(kernel: &Kernel, legal: &Legal) -> Option<Units> {
         let fragments = legal.fragments?;
-        let lanes = legal.subgroup_size.filter(|n| [32, 64].contains(n))?;
+        let lanes = legal.subgroup_size.or(legal.fragment_lanes);
+        let lanes = lanes.filter(|n| [32, 64].contains(n))?;
         let [threads, 1, 1] = kernel.contract.workgroup else {
             return None;
         };
@@ -68,6 +74,7 @@ impl Units {
             grid: (0, 0),
             sums: BTreeSet::new(),
             slices: BTreeMap::new(),
+            stages: 1,
             named: BTreeMap::new(),
         };
         let (mut fits, mut reduces) = (true, false);
@@ -93,8 +100,13 @@ impl Units {
         find_turns(kernel, &units, &kernel.body, &mut turns);
         let sums: u32 = units.sums.iter().map(|t| units.elements(kernel, *t)).sum();
         let reserved = if reduces { REDUCTION_BYTES } else { 0 };
-        let slice = SLICES.into_iter().find(|&slice| {
+        // Two workgroups share a multiprocessor's memory.
+        let staged = STAGED.map(|(slice, stages)| (slice, stages, legal.shared_bytes_limit / 2));
+        let staged = (staged.into_iter()).filter(|_| legal.has_chunk_copies && !turns.is_empty());
+        let plain = SLICES.map(|slice| (slice, 1, legal.shared_bytes_limit));
+        let slice = staged.chain(plain).find(|&(slice, stages, limit)| {
             units.slices.clear();
+            units.stages = stages;
             let mut most = 0;
             for turn in &turns {
                 let steps = slice.min(1 << turn.depth.trailing_zeros());
@@ -103,12 +115,14 @@ impl Units {
                         kernel.tiles[*t].rows * kernel.tiles[*t].columns / turn.depth * steps
                     })
                     .sum();
-                most = most.max(elements.div_ceil(2 * threads));
+                if stages == 1 {
+                    most = most.max(elements.div_ceil(2 * threads));
+                }
                 let loads = turn.loads.iter();
                 (units.slices).extend(loads.map(|(t, by_rows)| (*t, (steps, *by_rows))));
             }
             let bytes = units.shared_bytes(kernel, threads) + reserved;
-            bytes <= legal.shared_bytes_limit && sums + most <= MOST_REGISTERS
+            bytes <= limit && sums + most <= MOST_REGISTERS
         });
         slice.map(|_| units)
     }
@@ -162,11 +176,21 @@ impl Units {
         }
     }
 
+    /// Slices that memory holds of a tile.
+    pub fn stages_of(&self, tile: Tile) -> u32 {
+        if self.slices.contains_key(&tile) {
+            self.stages
+        } else {
+            1
+        }
+    }
+
     fn shared_bytes(&self, kernel: &Kernel, threads: u32) -> u64 {
         let shared = (kernel.tiles.iter()).filter(|(_, t)| t.space == TileSpace::Shared);
         let tiles = shared.map(|(tile, data)| {
             let (rows, columns) = self.held(kernel, tile);
             let bytes = rows * pitch(columns, data.scalar) * data.scalar.bytes();
+            let bytes = bytes * self.stages_of(tile);
             u64::from(bytes.next_multiple_of(16))
         });
         let scratch = threads / self.lanes * FRAGMENT * SCRATCH_PITCH * 4;
@@ -237,6 +261,9 @@ pub(super) struct Turn {
     pub loads: Vec<(Tile, bool)>,
     /// Steps of `k` of each tile.
     pub depth: u32,
+    /// Each load's place is the loop's variable plus what the loop does not change, or that alone:
+    /// those of the first and the last turn enclose the others.
+    pub is_straight: bool,
 }
 
 /// The turn that a loop's body is: values, then loads of tiles that nothing else names, then
@@ -250,6 +277,7 @@ pub(super) fn turn(
     let mut loads: Vec<(Tile, u32)> = Vec::new();
     let mut by_rows: BTreeMap<Tile, (bool, u32)> = BTreeMap::new();
     let mut products = 0;
+    let mut is_straight = true;
     for (stmt, _) in &body.0 {
         match stmt {
             Stmt::Let(value) => {
@@ -276,6 +304,7 @@ pub(super) fn turn(
                 if !copies || loads.iter().any(|(t, _)| t == tile) {
                     return None;
                 }
+                is_straight &= moves_along(kernel, origin[0], index).is_some();
                 loads.push((*tile, 1));
             }
             Stmt::Tile(TileStmt::Matmul {
@@ -317,6 +346,7 @@ pub(super) fn turn(
     Some(Turn {
         loads: loads.collect(),
         depth,
+        is_straight,
     })
 }
 

@@ -29,19 +29,37 @@ fn lowered(text: &str, legal: &Legal) -> String {
 #[test]
 fn a_loop_that_multiplies_goes_by_slices() {
     let text = lowered(&product(256, 128, "bf16", ""), &fragments(32, 48 << 10));
-    // Two loops, by chunks and by elements, each of four products of 16 steps.
+    // Three loops, by chunks from within, by chunks and by elements, each of four products of 16
+    // steps.
     assert_eq!(
         text.matches("machine fragment_product").count(),
-        8,
+        12,
         "{text}"
     );
     // Of 64 columns of 128 rows each thread holds four chunks of either tile, read before the loop
     // and in it.
     let reads = |tensor: &str| text.matches(&format!("bf16x8 = load @{tensor}[")).count();
-    assert_eq!([reads("a"), reads("b")], [8, 8], "{text}");
+    assert_eq!([reads("a"), reads("b")], [16, 16], "{text}");
     let again = parse(&text).unwrap();
     iron_ir::verify::verify_lowered(&again).unwrap();
     assert_eq!(print(&again), text);
+}
+
+/// Where the first and the last turn do not say what lies between them, nothing is taken to lie
+/// within the tensors.
+#[test]
+fn places_that_turns_do_not_enclose_are_looked_at() {
+    let straight = product(256, 128, "bf16", "");
+    let bent = straight.replace(
+        "    tile_load !a = @a[0u32, %k]",
+        "    %row: u32 = and %k, 64u32\n    tile_load !a = @a[%row, %k]",
+    );
+    assert_ne!(straight, bent);
+    let loops = |text: &str| {
+        let text = lowered(text, &fragments(32, 48 << 10));
+        text.matches("machine fragment_product").count() / 4
+    };
+    assert_eq!([loops(&straight), loops(&bent)], [3, 2]);
 }
 
 #[test]
@@ -55,6 +73,32 @@ fn slices_are_as_long_as_memory_and_registers_allow() {
         let (found, bytes) = arrays(&fragments(32, limit));
         assert_eq!(found, pitch, "of {limit}");
         assert!(bytes <= limit, "{bytes} of {limit}");
+    }
+}
+
+/// Copies bring slices to stages, of which two workgroups' fit; where they do not, registers do.
+#[test]
+fn copies_bring_slices_ahead() {
+    let copies = |bytes| Legal {
+        has_chunk_copies: true,
+        ..fragments(32, bytes)
+    };
+    for (limit, pitch, stages) in [
+        (227 << 10, 32 + 8, 4),
+        (163 << 10, 32 + 8, 3),
+        (100 << 10, 16 + 8, 3),
+        (64 << 10, 64 + 8, 1),
+    ] {
+        let text = product(256, 128, "bf16", "");
+        let kernel = run(parse(&text).unwrap(), &copies(limit)).unwrap();
+        let a = kernel.arrays.values().find(|a| &*a.name == "a").unwrap();
+        assert_eq!(a.len, 128 * pitch * stages, "of {limit}");
+        let text = print(&kernel);
+        assert_eq!(text.contains("machine copy_chunk"), stages > 1, "{text}");
+        assert_eq!(text.contains("_next_"), stages == 1, "{text}");
+        let again = parse(&text).unwrap();
+        iron_ir::verify::verify_lowered(&again).unwrap();
+        assert_eq!(print(&again), text);
     }
 }
 

@@ -40,7 +40,13 @@ struct Workgroup {
     size: [u32; 3],
     subgroup_size: u32,
     subgroup_count: u32,
+    /// Memory for what lanes give each other: for each lane [`EXCHANGE_BYTES`] twice, then for
+    /// each two bytes.
+    exchange: *mut u64,
 }
+
+/// `exchange_bytes` of `core.h`.
+const EXCHANGE_BYTES: usize = 128;
 
 /// `State` of `core.h`.
 #[repr(C)]
@@ -289,6 +295,9 @@ struct Group<'a> {
     threads: &'a [Thread],
     desk: Box<Desk>,
     workgroup: Box<Workgroup>,
+    /// What [`Workgroup::exchange`] points to.
+    #[expect(dead_code, reason = "kept alive for the fibers")]
+    exchange: Vec<u64>,
     fibers: Vec<Fiber>,
     /// Its shared memory while another group of a cooperative launch runs.
     memory: Vec<u8>,
@@ -314,12 +323,16 @@ impl<'a> Group<'a> {
         }
         let count = threads.len();
         let desk = Box::new(Desk::new(count));
+        let subgroup_count = (count as u32).div_ceil(launch.subgroup_size);
+        let lanes = (subgroup_count * launch.subgroup_size) as usize;
+        let mut exchange = vec![0u64; (lanes * (2 * EXCHANGE_BYTES + 2)).div_ceil(8)];
         let workgroup = Box::new(Workgroup {
             id: [index % x, index / x % y, index / x / y].map(|i| i as u32),
             count: launch.grid,
             size: launch.workgroup,
             subgroup_size: launch.subgroup_size,
-            subgroup_count: (count as u32).div_ceil(launch.subgroup_size),
+            subgroup_count,
+            exchange: exchange.as_mut_ptr(),
         });
         let mut fibers = Vec::with_capacity(count);
         let (entry, block) = (launch.program.entry, launch.block.as_ptr().cast::<u8>());
@@ -349,6 +362,7 @@ impl<'a> Group<'a> {
             threads,
             desk,
             workgroup,
+            exchange,
             fibers,
             memory,
             ended: false,
@@ -609,5 +623,5 @@ pub(super) type Entry = unsafe extern "C" fn(*const u8);
 
 // `core.h` asserts the same.
 const _: () = assert!(size_of::<Thread>() == 24);
-const _: () = assert!(size_of::<Workgroup>() == 44);
+const _: () = assert!(size_of::<Workgroup>() == 56);
 const _: () = assert!(size_of::<State>() == 48, "64-bit addresses");

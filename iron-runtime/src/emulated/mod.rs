@@ -432,4 +432,6 @@ impl Shared {
 }
 
 #[cfg(test)]
+mod fragment_tests;
+#[cfg(test)]
 mod tests;

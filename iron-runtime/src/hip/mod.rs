@@ -13,7 +13,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use iron_lower::profile;
+use iron_lower::{Profile, Target, profile};
 
 use crate::device::{Device, DeviceError};
 use crate::gpu::compiler::Compiler;
@@ -85,14 +85,10 @@ fn identify(driver: &Driver, device: i32) -> Result<Found, DeviceError> {
     };
     let lanes = ask(WARP_SIZE)?;
     let base = architecture.split(':').next().unwrap_or_default();
-    let known = profile::by_name(base).filter(|p| p.target == iron_lower::Target::Hip);
-    let fallback = if lanes == 64 { "gfx90a" } else { "gfx1100" };
-    let profile = known
-        .or_else(|| profile::by_name(fallback))
-        .ok_or_else(|| DeviceError::Usage {
-            backend: "hip",
-            message: format!("there is no profile `{fallback}`"),
-        })?;
+    let profile = profile_of(base, lanes).ok_or_else(|| DeviceError::Usage {
+        backend: "hip",
+        message: format!("there is no profile for {base}"),
+    })?;
     if profile.subgroup_size != u32::try_from(lanes).ok() {
         return Err(DeviceError::Usage {
             backend: "hip",
@@ -106,6 +102,20 @@ fn identify(driver: &Driver, device: i32) -> Result<Found, DeviceError> {
         profile,
         architecture,
         multiprocessors: u32::try_from(ask(MULTIPROCESSORS)?).unwrap_or(0),
+    })
+}
+
+/// The profile of an architecture: its own, or one of its width, without the matrix instructions,
+/// which RDNA 3.5 shares with RDNA 3 and other architectures need not have.
+fn profile_of(base: &str, lanes: i32) -> Option<Profile> {
+    let known = profile::by_name(base).filter(|p| p.target == Target::Hip);
+    known.or_else(|| {
+        let nearest = if lanes == 64 { "gfx90a" } else { "gfx1100" };
+        let mut profile = profile::by_name(nearest)?;
+        if !base.starts_with("gfx11") {
+            profile.legal.fragments = None;
+        }
+        Some(profile)
     })
 }
 
@@ -154,6 +164,25 @@ mod tests {
             Some("gfx942:sramecc+:xnack-")
         );
         assert_eq!(architecture_in(&[0; 64]), None);
+    }
+
+    #[test]
+    fn an_architecture_without_a_profile_keeps_no_matrix_instructions_but_of_its_family() {
+        let of = |base, lanes| profile_of(base, lanes).expect("some profile");
+        for (base, lanes, name, multiplies) in [
+            ("gfx942", 64, "gfx942", true),
+            ("gfx1151", 32, "gfx1100", true),
+            ("gfx1030", 32, "gfx1100", false),
+            ("gfx1201", 32, "gfx1100", false),
+            ("gfx906", 64, "gfx90a", false),
+        ] {
+            let found = of(base, lanes);
+            assert_eq!(found.name, name, "{base}");
+            let has = found.legal.multiplies(iron_ir::Scalar::BF16);
+            assert_eq!(has, multiplies, "{base}");
+        }
+        let subnormal = of("gfx90a", 64).legal;
+        assert!(!subnormal.multiplies(iron_ir::Scalar::F16));
     }
 
     #[test]

@@ -7,10 +7,12 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
+use iron_ir::Scalar;
 use iron_ir::contract::Feature;
 use iron_ir::entity::Handle as _;
 use iron_ir::kernel::Kernel;
 use iron_ir::launch::{Argument, DeviceBuffer, LaunchLimits};
+use iron_ir::layout::BlockLayout;
 use iron_lower::profile::{self, has_block_buffer};
 use iron_lower::{Code, Profile};
 use objc2::rc::Retained;
@@ -24,6 +26,7 @@ use objc2_metal::{
 };
 use parking_lot::Mutex;
 
+use crate::alignment;
 use crate::device::{Backend, Device, DeviceError, Graph, Pipeline, RecordedLaunch};
 use crate::gpu::errors::{ErrorWords, WORDS};
 use crate::gpu::failed_lowering;
@@ -118,6 +121,7 @@ impl DeviceBuffer for MetalBuffer {
 struct MetalPipeline {
     shared: Arc<Shared>,
     kernel: Kernel,
+    layout: BlockLayout,
     state: Object<dyn MTLComputePipelineState>,
     limits: LaunchLimits,
     artifact: String,
@@ -176,7 +180,11 @@ impl MetalPipeline {
             slot += 1;
         }
         if has_block_buffer(&self.kernel) {
-            let block = &launch.checked.block;
+            let mut block = launch.checked.block.clone();
+            // Buffers begin at pages, so what a view adds decides.
+            alignment::write(&mut block, &self.layout, &launch.arguments, |view| {
+                Ok(view.offset * u64::from(view.scalar.bytes()))
+            })?;
             let bytes = NonNull::from(block.as_slice()).cast::<c_void>();
             // SAFETY: Metal copies the bytes before it returns.
             unsafe { encoder.setBytes_length_atIndex(bytes, block.len(), slot) };
@@ -303,6 +311,17 @@ impl MetalDevice {
         let state = device
             .newComputePipelineStateWithFunction_error(&function)
             .map_err(|error| refuse(first_line(&error)))?;
+        // Tiles are divided among SIMD-groups of the profile's width.
+        let (lanes, width) = (
+            self.profile.legal.fragment_lanes,
+            state.threadExecutionWidth(),
+        );
+        if lowered.kernel.multiplies_fragments() && lanes.is_some_and(|n| n as usize != width) {
+            return Err(refuse(format!(
+                "its matrices are for SIMD-groups of {} lanes, and this device has {width}",
+                lanes.unwrap_or_default()
+            )));
+        }
         let mut limits = self.limits();
         limits.max_threads = limits
             .max_threads
@@ -318,6 +337,7 @@ impl MetalDevice {
         };
         Ok(MetalPipeline {
             shared: self.shared.clone(),
+            layout: BlockLayout::of(&lowered.kernel),
             kernel: lowered.kernel,
             state,
             limits,
@@ -356,6 +376,10 @@ impl Device for MetalDevice {
 
     fn has(&self, feature: Feature) -> bool {
         self.profile.has(feature)
+    }
+
+    fn has_matrix_units(&self, scalar: Scalar) -> bool {
+        self.profile.legal.multiplies(scalar)
     }
 
     fn alloc(&self, bytes: u64) -> Result<Arc<dyn DeviceBuffer>, DeviceError> {

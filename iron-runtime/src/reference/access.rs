@@ -121,6 +121,9 @@ impl<'a> Machine<'a> {
         let mask = self.mask.clone();
         mask.try_for_each(|t| {
             let location = self.locate(launch, address, scalar.x(1), t, span)?;
+            if let Location::Global { buffer, at, .. } = location {
+                self.meet(launch, op, (buffer, at));
+            }
             let operand = value.map_or(0, |v| self.regs[v + t]);
             if let (true, Some(row)) = (self.finite, value_row) {
                 self.check_finite(scalar, row, t, || self.cell(address, t), span)?;
@@ -406,7 +409,7 @@ impl<'a> Machine<'a> {
         if !shadowed {
             return Ok(());
         }
-        let actor = self.actor(t as u32, false);
+        let actor = self.actor(t as u32);
         match self.arrays[array].shadows.cell(at).access(kind, &actor) {
             Some(race) => Err(self.race(race, kind, address, t, span)),
             None => Ok(()),
@@ -425,7 +428,7 @@ impl<'a> Machine<'a> {
         if buffer.shadows.is_empty() {
             return None;
         }
-        let actor = self.actor(t, true);
+        let actor = self.global_actor(t);
         let first = (at - buffer.shadow_start) / buffer.granule;
         let cells = size.div_ceil(buffer.granule);
         (first..first + cells).find_map(|at| buffer.shadows.cell(at).access(kind, &actor))

@@ -352,7 +352,7 @@ impl Reaching {
             }
             let from: Vec<Value> = match &data.op {
                 Op::Convert(a) if kernel.ty(*a).scalar.is_int() => vec![*a],
-                Op::Binary(op, ..) if follows(*op) => operands(&data.op),
+                Op::Binary(op, ..) if follows(*op) => operands(&data.op).into_vec(),
                 Op::Select(_, a, b) => vec![*a, *b],
                 Op::Get(local) => {
                     if reaching.locals.insert(*local) {

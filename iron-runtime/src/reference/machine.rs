@@ -4,15 +4,19 @@
 //! statement. Order within a region between barriers is thus one of those that the memory model
 //! allows; the shadow of each cell finds the regions whose result depends on it.
 
+use std::collections::HashMap;
+
 use iron_ir::Scalar;
 use iron_ir::entity::Handle;
 use iron_ir::kernel::{Kernel, Space, Span};
-use iron_ir::op::{BarrierMemory, BarrierScope, BinaryOp, BuiltinOp};
+use iron_ir::op::{AtomicOp, BarrierMemory, BarrierScope, BinaryOp, BuiltinOp};
 
 use super::exact::WrappedValues;
 use super::finite::Origins;
 use super::mask::Mask;
-use super::memory::{Access, Actor, ArrayMemory, BufferMemory, FIRST_TILE, TensorMemory};
+use super::memory::{
+    Access, Actor, ArrayMemory, BufferMemory, FIRST_TILE, Ordered, TensorMemory, join_orders,
+};
 use super::program::{Inst, Pc, Program, Row, Source};
 use super::report::{Fault, Rule};
 use super::scalar;
@@ -31,6 +35,9 @@ pub(super) struct Launch<'a> {
     pub step_budget: u64,
     /// Values that stop being finite are faults.
     pub finite: bool,
+    /// Of cells of global memory, by buffer and first byte, what whoever sees their value comes
+    /// behind.
+    pub published: HashMap<(usize, usize), Ordered>,
     /// The first failed index check, and its workgroup.
     pub failed_index: Option<(Fault, [u32; 3])>,
 }
@@ -96,8 +103,20 @@ pub(super) struct Machine<'a> {
     pc: Pc,
     shared: Epoch,
     global: Epoch,
+    device: DeviceOrder,
     tile_operations: u32,
     steps: u64,
+}
+
+/// What barriers of the device's memory order.
+#[derive(Default)]
+struct DeviceOrder {
+    /// What other workgroups did before.
+    seen: Ordered,
+    /// What atomics saw since the last such barrier, behind which it is [`Self::seen`].
+    met: Ordered,
+    /// What was before the last such barrier: that of others, and of the workgroup itself.
+    left: Ordered,
 }
 
 /// Barriers passed that order one kind of memory.
@@ -166,6 +185,7 @@ impl<'a> Machine<'a> {
             pc: 0,
             shared: Epoch::default(),
             global: Epoch::default(),
+            device: DeviceOrder::default(),
             tile_operations: 0,
             steps: 0,
         };
@@ -226,6 +246,7 @@ impl<'a> Machine<'a> {
         self.frames.clear();
         self.returned = None;
         self.wrapped.clear();
+        self.device = DeviceOrder::default();
         self.start_tracing();
         self.pc = 0;
         self.steps = 0;
@@ -291,6 +312,10 @@ impl<'a> Machine<'a> {
                     match memory {
                         BarrierMemory::Shared => {}
                         BarrierMemory::SharedAndGlobal => self.global.pass(*scope),
+                        BarrierMemory::Device => {
+                            self.global.pass(*scope);
+                            self.order_device();
+                        }
                     }
                     if *scope == BarrierScope::Grid {
                         return Ok(Stop::GridBarrier);
@@ -389,14 +414,53 @@ impl<'a> Machine<'a> {
         self.shared.pass(BarrierScope::Workgroup);
     }
 
+    /// Passes a barrier of the device's memory.
+    fn order_device(&mut self) {
+        let DeviceOrder { seen, met, left } = &mut self.device;
+        join_orders(seen, met);
+        met.clear();
+        left.clone_from(seen);
+        left.insert(self.group_linear + 1, self.global.workgroup);
+    }
+
+    /// Notes an atomic on a cell of global memory, which takes and gives what barriers of the
+    /// device's memory order.
+    pub(super) fn meet(&mut self, launch: &mut Launch<'a>, op: AtomicOp, cell: (usize, usize)) {
+        if !self.program.orders_device {
+            return;
+        }
+        let published = launch.published.entry(cell).or_default();
+        // What was there before is not seen by who sees a store.
+        match op {
+            AtomicOp::Store => published.clear(),
+            _ => join_orders(&mut self.device.met, published),
+        }
+        if op != AtomicOp::Load {
+            join_orders(published, &self.device.left);
+        }
+    }
+
     /// The thread id of the tile operation at work; another for each.
     pub(super) fn tile_thread(&self) -> u32 {
         FIRST_TILE + self.tile_operations
     }
 
-    /// Who thread `t` is to the shadow memory.
-    pub fn actor(&self, t: u32, is_global: bool) -> Actor {
-        let epoch = if is_global { self.global } else { self.shared };
+    /// Who thread `t` is to the shadow of shared memory.
+    pub fn actor(&self, t: u32) -> Actor<'static> {
+        self.actor_at(t, self.shared, None)
+    }
+
+    /// Who thread `t` is to the shadow of global memory.
+    pub fn global_actor(&self, t: u32) -> Actor<'_> {
+        let orders = self.program.orders_device;
+        let seen = orders.then_some(&self.device.seen);
+        Actor {
+            is_shared: false,
+            ..self.actor_at(t, self.global, seen)
+        }
+    }
+
+    fn actor_at<'s>(&self, t: u32, epoch: Epoch, seen: Option<&'s Ordered>) -> Actor<'s> {
         Actor {
             access: Access {
                 group: self.group_linear + 1,
@@ -405,8 +469,9 @@ impl<'a> Machine<'a> {
                 subgroup_epoch: epoch.subgroup,
                 site: self.pc - 1,
             },
+            seen,
             lanes_log2: self.subgroup_size.trailing_zeros(),
-            is_shared: !is_global,
+            is_shared: true,
         }
     }
 

@@ -2,6 +2,7 @@
 //! whom.
 
 use std::any::Any;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use iron_ir::Scalar;
@@ -78,10 +79,24 @@ pub(super) struct Access {
 /// Threads from here on are tile operations: each is the workgroup as a whole, and no thread of it.
 pub(super) const FIRST_TILE: u32 = 1 << 31;
 
+/// Of workgroups, by [`Access::group`], the epoch before which what they did comes before what is
+/// asked about.
+pub(super) type Ordered = HashMap<u32, u32>;
+
+/// Adds what another order has.
+pub(super) fn join_orders(into: &mut Ordered, other: &Ordered) {
+    for (&group, &epoch) in other {
+        let known = into.entry(group).or_default();
+        *known = epoch.max(*known);
+    }
+}
+
 /// Who makes an access, and when.
 #[derive(Clone, Copy)]
-pub(super) struct Actor {
+pub(super) struct Actor<'a> {
     pub access: Access,
+    /// What other workgroups did before, by barriers of the device's memory.
+    pub seen: Option<&'a Ordered>,
     /// Binary logarithm of the subgroup's width.
     pub lanes_log2: u32,
     /// The cell is of shared memory, which other workgroups never see.
@@ -97,7 +112,7 @@ pub(super) enum AccessKind {
 }
 
 impl Access {
-    fn subgroup(&self, me: &Actor) -> u32 {
+    fn subgroup(&self, me: &Actor<'_>) -> u32 {
         if self.thread < FIRST_TILE {
             self.thread >> me.lanes_log2
         } else {
@@ -105,21 +120,23 @@ impl Access {
         }
     }
 
-    fn is_absent(&self, me: &Actor) -> bool {
+    fn is_absent(&self, me: &Actor<'_>) -> bool {
         self.group == 0 || (me.is_shared && self.group != me.access.group)
     }
 
     /// A barrier, or the order of the thread itself, puts this access before `me`.
-    fn is_before(&self, me: &Actor) -> bool {
+    fn is_before(&self, me: &Actor<'_>) -> bool {
         let now = &me.access;
-        self.group == now.group
-            && (self.thread == now.thread
-                || self.epoch < now.epoch
-                || (self.subgroup_epoch < now.subgroup_epoch
-                    && self.subgroup(me) == now.subgroup(me)))
+        if self.group != now.group {
+            let seen = me.seen.and_then(|seen| seen.get(&self.group));
+            return seen.is_some_and(|epoch| self.epoch < *epoch);
+        }
+        self.thread == now.thread
+            || self.epoch < now.epoch
+            || (self.subgroup_epoch < now.subgroup_epoch && self.subgroup(me) == now.subgroup(me))
     }
 
-    fn conflicts(&self, me: &Actor) -> bool {
+    fn conflicts(&self, me: &Actor<'_>) -> bool {
         !self.is_absent(me) && !self.is_before(me)
     }
 }
@@ -130,15 +147,19 @@ impl Access {
 /// An access stands for every earlier one of its thread, and for every one that a workgroup barrier
 /// put before it. Of accesses between the same two workgroup barriers, two of different subgroups
 /// conflict with whoever comes; within one subgroup, the latest two of different threads suffice.
+/// Of workgroups that a barrier of the device's memory may put before others, the latest two stand:
+/// one that comes later and is behind those, yet not behind an earlier one, is not found.
 #[derive(Clone, Copy, Default)]
 struct Accesses([Access; 2]);
 
 impl Accesses {
-    fn note(&mut self, me: &Actor) {
+    fn note(&mut self, me: &Actor<'_>) {
         let now = me.access;
         for old in &mut self.0 {
-            let covered =
-                old.group == now.group && (old.thread == now.thread || old.epoch < now.epoch);
+            let covered = match old.group == now.group {
+                true => old.thread == now.thread || old.epoch < now.epoch,
+                false => old.is_before(me),
+            };
             if covered || old.is_absent(me) {
                 *old = Access::default();
             }
@@ -155,10 +176,12 @@ impl Accesses {
                 b
             };
             *older = now;
+        } else if me.seen.is_some() && a.group != now.group && b.group != now.group {
+            (*a, *b) = (*b, now);
         }
     }
 
-    fn conflict(&self, me: &Actor) -> Option<Access> {
+    fn conflict(&self, me: &Actor<'_>) -> Option<Access> {
         self.0.into_iter().find(|access| access.conflicts(me))
     }
 }
@@ -180,7 +203,7 @@ pub(super) struct Race {
 
 impl Shadow {
     /// Notes an access; the conflicting earlier one, if there is one.
-    pub fn access(&mut self, kind: AccessKind, me: &Actor) -> Option<Race> {
+    pub fn access(&mut self, kind: AccessKind, me: &Actor<'_>) -> Option<Race> {
         if self.write.conflicts(me) {
             let earlier = self.write;
             return Some(Race {
@@ -424,6 +447,7 @@ mod tests {
                 let kind = kinds[draw(4) as usize];
                 let actor = Actor {
                     access: now,
+                    seen: None,
                     lanes_log2,
                     is_shared,
                 };

@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | `out-of-bounds` | an index is not below its dimension (each on its own: the next row is no answer), or an array's length | |
 //! | `misaligned` | a vector access is at no multiple of its lanes | |
-//! | `race` | two threads touch one cell of shared or global memory, one writes, not both are atomic, and no barrier that orders this memory joins them; workgroups are joined by nothing but the end of the launch | the other access |
+//! | `race` | two threads touch one cell of shared or global memory, one writes, not both are atomic, and no barrier that orders this memory joins them; workgroups are joined by the end of the launch, and by atomics between barriers of the device's memory | the other access |
 //! | `uninitialised` | a cell of shared, private, tile, output or fresh memory, or a variable, is read before it is written | |
 //! | `divergence` | a barrier, collective, subgroup or tile operation is not reached by all | the branch, loop or return |
 //! | `not-uniform` | the source of a broadcast or the origin of a tile differs between threads | |
@@ -23,7 +23,9 @@
 //! a workgroup barrier orders shared memory, and tensors only where it says so; a subgroup barrier
 //! orders shared memory within the subgroup; collectives and tile operations order shared memory.
 //! Atomics are relaxed and order nothing, so that a flag raised atomically does not publish a plain
-//! write. Two writes of the same value are a race: nothing orders them, and a compiler may split,
+//! write, but between two barriers of the device's memory: what a workgroup did before its own comes
+//! before what another does behind one, where in between the one changed a cell atomically and the
+//! other's atomic came later. Two writes of the same value are a race: nothing orders them, and a compiler may split,
 //! widen or repeat them. Only what runs is seen: other data may take other paths.
 //!
 //! Kernels run as they were built: tile and group operations are executed whole, before any
@@ -42,6 +44,7 @@ mod scalar;
 mod tiles;
 
 use std::any::Any;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -513,6 +516,7 @@ impl Shared {
             subgroup_size: self.options.subgroup_size,
             step_budget: self.options.step_budget,
             finite: self.options.finite,
+            published: HashMap::new(),
             failed_index: None,
         })
     }

@@ -230,6 +230,8 @@ pub(super) struct Program {
     pub n_local_rows: u32,
     /// The first barrier that joins the whole grid.
     pub grid_barrier: Option<Span>,
+    /// Whether barriers order the device's memory.
+    pub orders_device: bool,
 }
 
 impl Program {
@@ -269,6 +271,7 @@ impl Program {
                 local_rows,
                 n_local_rows,
                 grid_barrier: None,
+                orders_device: false,
             },
             reaching: Reaching::of(kernel),
         };
@@ -377,6 +380,7 @@ impl Flattener<'_> {
                 if *scope == BarrierScope::Grid {
                     self.program.grid_barrier.get_or_insert(span);
                 }
+                self.program.orders_device |= *memory == BarrierMemory::Device;
                 self.emit(Inst::Barrier(*scope, *memory), span);
             }
             Stmt::Subgroup {

@@ -40,6 +40,7 @@ pub(super) struct Context {
 pub(super) struct Info {
     pub name: String,
     pub driver: String,
+    pub driver_id: vk::DriverId,
     /// Identifies driver and device in file names.
     pub uuid: String,
     pub limits: vk::PhysicalDeviceLimits,
@@ -456,6 +457,7 @@ fn inspect(instance: &ash::Instance, physical: vk::PhysicalDevice) -> Result<Can
             vk::api_version_minor(properties.api_version),
             vk::api_version_patch(properties.api_version),
         ),
+        driver_id: p12.driver_id,
         uuid: properties
             .pipeline_cache_uuid
             .iter()

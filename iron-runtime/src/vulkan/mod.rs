@@ -455,6 +455,8 @@ fn device_profile(
     options.denorm_preserve = info.denorm_preserve;
     options.round_to_even = info.round_to_even;
     options.atomic_float_add = info.atomic_float_add;
+    // Measured, see docs/receipts/h200-semantics.md.
+    options.accurate_exp2 = info.driver_id == vk::DriverId::NVIDIA_PROPRIETARY;
     let grid = limits.max_compute_work_group_count.map(u64::from);
     profile.limits.max_grid = grid;
     profile.limits.max_workgroup = limits.max_compute_work_group_size;
@@ -494,6 +496,8 @@ fn features(context: &Context) -> &'static [Feature] {
             // A compare-exchange loop serves where the instruction is absent.
             Feature::AtomicF32Add => true,
             Feature::Subgroups => info.subgroups,
+            // The memory model's device scope is among what every device here must have.
+            Feature::DeviceBarrier => true,
             Feature::GridBarrier | Feature::DependentLaunch => false,
         })
         .collect();

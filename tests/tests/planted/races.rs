@@ -306,6 +306,100 @@ fn shared_total_sums(t: &mut Cases) {
         .expect(|_, out| out.set("y", vec![496.0]));
 }
 
+/// The last workgroup sums what the others left in front of a barrier of their own alone.
+#[kernel(grid = [4], workgroup = 8, instances(MENDED = [false, true]))]
+pub fn left_for_nobody<const MENDED: bool>(
+    x: &Tensor<u32, { (32,) }>,
+    left: &mut Tensor<u32, { (4,) }>,
+    arrived: &mut Tensor<u32, { (1,) }>,
+    y: &mut Tensor<u32, { (1,) }>,
+) {
+    let sum = workgroup_sum(x[global_id(0)]);
+    if local_index() == 0 {
+        left[group_id(0)] = sum; // with
+    }
+    if MENDED {
+        barrier_device();
+    } else {
+        barrier_global();
+    }
+    let mut before = 0;
+    if local_index() == 0 {
+        before = arrived.atomic_add(0, 1);
+    }
+    if workgroup_broadcast(before, 0) == 3 {
+        barrier_device();
+        if local_index() == 0 {
+            let mut total = 0;
+            for group in 0..4u32 {
+                total += left[group]; // fault: race
+            }
+            y[0] = total;
+        }
+    }
+}
+
+#[test_kernel(left_for_nobody)]
+fn left_for_nobody_sums(t: &mut Cases) {
+    t.case("4 groups")
+        .input("x", [32], values(count(32)))
+        .output("left", [4])
+        .inout("arrived", [1], values(vec![0.0]))
+        .output("y", [1])
+        .expect(|_, out| {
+            out.set("left", vec![28.0, 92.0, 156.0, 220.0]);
+            out.set("arrived", vec![4.0]);
+            out.set("y", vec![496.0]);
+        });
+}
+
+/// The last workgroup sums what the others left, behind a barrier of its own alone.
+#[kernel(grid = [4], workgroup = 8, instances(MENDED = [false, true]))]
+pub fn seen_by_nobody<const MENDED: bool>(
+    x: &Tensor<u32, { (32,) }>,
+    left: &mut Tensor<u32, { (4,) }>,
+    arrived: &mut Tensor<u32, { (1,) }>,
+    y: &mut Tensor<u32, { (1,) }>,
+) {
+    let sum = workgroup_sum(x[global_id(0)]);
+    if local_index() == 0 {
+        left[group_id(0)] = sum; // with
+    }
+    barrier_device();
+    let mut before = 0;
+    if local_index() == 0 {
+        before = arrived.atomic_add(0, 1);
+    }
+    if workgroup_broadcast(before, 0) == 3 {
+        if MENDED {
+            barrier_device();
+        } else {
+            barrier_global();
+        }
+        if local_index() == 0 {
+            let mut total = 0;
+            for group in 0..4u32 {
+                total += left[group]; // fault: race
+            }
+            y[0] = total;
+        }
+    }
+}
+
+#[test_kernel(seen_by_nobody)]
+fn seen_by_nobody_sums(t: &mut Cases) {
+    t.case("4 groups")
+        .input("x", [32], values(count(32)))
+        .output("left", [4])
+        .inout("arrived", [1], values(vec![0.0]))
+        .output("y", [1])
+        .expect(|_, out| {
+            out.set("left", vec![28.0, 92.0, 156.0, 220.0]);
+            out.set("arrived", vec![4.0]);
+            out.set("y", vec![496.0]);
+        });
+}
+
 /// The halo belongs to the next workgroup, which may already have written it.
 #[kernel(grid = [4], workgroup = 8, instances(MENDED = [false, true]))]
 pub fn halo<const MENDED: bool>(x: &Tensor<f32, { (33,) }>, y: &mut Tensor<f32, { (33,) }>) {

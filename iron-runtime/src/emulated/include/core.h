@@ -30,7 +30,11 @@ struct Thread {
 struct Workgroup {
   Triple id, count, size;
   unsigned int subgroup_size, subgroup_count;
+  unsigned char* exchange;
 };
+
+// Bytes that a lane gives to an operation of a whole subgroup, at most; as in executor.rs.
+constexpr unsigned int exchange_bytes = 128;
 
 // `Kind` of executor.rs: what a thread waits for.
 enum Kind : unsigned int { kind_barrier = 0, kind_subgroup_barrier = 1, kind_shuffle = 2, kind_ballot = 3 };
@@ -46,7 +50,7 @@ struct State {
   const Workgroup* workgroup;
 };
 extern State state;
-static_assert(sizeof(Thread) == 24 && sizeof(Workgroup) == 44 && sizeof(State) == 48, "as in executor.rs");
+static_assert(sizeof(Thread) == 24 && sizeof(Workgroup) == 56 && sizeof(State) == 48, "as in executor.rs");
 
 inline const Thread& self() { return *state.running; }
 inline const Workgroup& group() { return *state.workgroup; }
@@ -75,6 +79,32 @@ inline T shuffle(T value, unsigned int source, unsigned long long lanes, unsigne
 // One bit a lane that takes part, lane 0 in the lowest.
 inline unsigned long long ballot(bool value, unsigned long long lanes, unsigned int line) {
   return state.meet(state.executor, kind_ballot, line, value, 0, lanes);
+}
+
+// What every lane of the subgroup gave, by lane. The lanes meet once: the next such call has other
+// memory, and whoever is in the one after it has seen all of them leave this one.
+template <class T>
+inline const T* all_of_subgroup(const T& own, unsigned int line) {
+  static_assert(sizeof(T) <= exchange_bytes, "an operation of a subgroup takes more than fits");
+  const unsigned int lanes = group().subgroup_size, first = self().local_index - self().lane;
+  unsigned char* const turns = group().exchange + 2u * exchange_bytes * lanes * group().subgroup_count;
+  const unsigned int turn = turns[self().local_index]++ & 1u;
+  T* const all = (T*)(group().exchange + exchange_bytes * (2u * first + turn * lanes));
+  all[self().lane] = own;
+  subgroup_barrier(all_lanes, line);
+  return all;
+}
+
+// A byte of the running thread's, zero when its workgroup begins.
+inline unsigned char& own_flag() {
+  const unsigned int lanes = group().subgroup_size * group().subgroup_count;
+  return group().exchange[(2u * exchange_bytes + 1u) * lanes + self().local_index];
+}
+
+// Ends the launch where a text asks what only subgroups of another width can do.
+inline void need_lanes(unsigned int lanes, unsigned int line) {
+  if (group().subgroup_size != lanes)
+    state.fault(state.executor, line, "a matrix operation of subgroups of another width");
 }
 
 // The lane that a relative shuffle reads: the own one where the other is past an end.

@@ -5,6 +5,7 @@
 // The text's own halves are PTX.
 #define IRON_HALF_BY_HOST
 #define IRON_EXP2_BY_HOST
+#define IRON_FENCE_BY_HOST
 struct half {
   unsigned short bits;
 };
@@ -87,11 +88,7 @@ struct MmaWords {
 template <class Value>
 inline float4 mma(uint2 low, uint2 high, uint2 b, float4 sum, unsigned int line, Value value) {
   const unsigned int own = threadIdx.x % 32u, row = own / 4u, pair = own % 4u;
-  // All lanes write to memory of lane 0, which stays until all have read it.
-  MmaWords memory[32];
-  MmaWords* const all = shuffle(&memory[0], 0u, 0xffffffffu, line);
-  all[own] = {low, high, b};
-  subgroup_barrier(0xffffffffu, line);
+  const MmaWords* const all = all_of_subgroup(MmaWords{low, high, b}, line);
   const auto four = [&](uint2 words, float* out) {
     const unsigned long long bits = (unsigned long long)words.y << 32 | words.x;
     for (int i = 0; i < 4; i++) out[i] = value((unsigned short)(bits >> (16 * i)));
@@ -105,7 +102,6 @@ inline float4 mma(uint2 low, uint2 high, uint2 b, float4 sum, unsigned int line,
     for (int i = 0; i < 4; i++)
       for (int k = 0; k < 4; k++) *sums[i] = fmaf(rows[i / 2][k], columns[i % 2][k], *sums[i]);
   }
-  subgroup_barrier(0xffffffffu, line);
   return sum;
 }
 }  // namespace iron_emulated
@@ -133,6 +129,53 @@ inline uint4 fragment_of_lines(const unsigned short* first, unsigned int pitch) 
 }
 inline uint4 fragment_across_lines(const unsigned short* first, unsigned int pitch) {
   return iron_emulated::fragment(first, 1u, pitch);
+}
+
+// PTX `cp.async`: a copy happens when its group is waited for, and no sooner, so that a wait that
+// comes late is seen. What it will overwrite is poison until then.
+#define IRON_COPY_BY_HOST
+namespace iron_emulated {
+struct Copy {
+  void* to;
+  const void* from;
+  unsigned int bytes, group;
+};
+struct Copies {
+  const void* workgroup;
+  unsigned int count, ended;
+  Copy going_on[128];
+};
+inline Copies copies[1024];
+inline Copies& own_copies(unsigned int line) {
+  Copies& own = copies[self().local_index];
+  if (own_flag() == 0) own.workgroup = group().exchange, own.count = own.ended = 0, own_flag() = 1;
+  if (own.workgroup != group().exchange)
+    state.fault(state.executor, line, "copies of workgroups that run at once, which the emulation lacks");
+  return own;
+}
+}  // namespace iron_emulated
+inline void copy_chunk(void* to, const void* from, unsigned int bytes, unsigned int line = __builtin_LINE()) {
+  iron_emulated::Copies& own = iron_emulated::own_copies(line);
+  if (own.count == 128 || (bytes != 0 && bytes != 16) || ((unsigned long long)to | (unsigned long long)from) % 16)
+    iron_emulated::state.fault(iron_emulated::state.executor, line, "a copy that is no chunk, or one too many");
+  for (int i = 0; i < 16; i++) ((unsigned char*)to)[i] = 0xff;
+  own.going_on[own.count++] = {to, from, bytes, own.ended};
+}
+inline void copy_end(unsigned int line = __builtin_LINE()) { iron_emulated::own_copies(line).ended++; }
+template <unsigned int count>
+inline void copy_wait(unsigned int line = __builtin_LINE()) {
+  iron_emulated::Copies& own = iron_emulated::own_copies(line);
+  unsigned int left = 0;
+  for (unsigned int n = 0; n < own.count; n++) {
+    const iron_emulated::Copy copy = own.going_on[n];
+    if (copy.group + count >= own.ended) {
+      own.going_on[left++] = copy;
+      continue;
+    }
+    for (unsigned int i = 0; i < 16; i++)
+      ((unsigned char*)copy.to)[i] = i < copy.bytes ? ((const unsigned char*)copy.from)[i] : 0;
+  }
+  own.count = left;
 }
 
 // `asm volatile(…)`: the texts' only statements of this form are `griddepcontrol`, which orders
