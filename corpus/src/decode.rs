@@ -231,7 +231,7 @@ pub fn norm_gated_product<
 
 /// The gate that is output `o` and what it gates, `pairs` outputs later.
 #[device_fn]
-fn gated<T: Float>(parts: &Shared<f32>, o: u32, pairs: u32) -> T {
+pub(crate) fn gated<T: Float>(parts: &Shared<f32>, o: u32, pairs: u32) -> T {
     let gate = T::from_f32(total(parts, o)).to_f32();
     let up = T::from_f32(total(parts, pairs + o)).to_f32();
     T::from_f32(silu(gate) * up)
@@ -294,7 +294,7 @@ pub const JOINED: u32 = 4;
         splits <= JOINED
     ),
     dependent,
-    instances(T = [bf16], HEAD_DIM = [128], LANES = [256], EARLY = [2])
+    instances(T = [bf16], HEAD_DIM = [128], LANES = [256], EARLY = [1])
 )]
 pub fn split_product_add<T: Float, const HEAD_DIM: u32, const LANES: u32, const EARLY: u32>(
     partial: &Tensor<f32, (rows, heads, splits, HEAD_DIM)>,
@@ -312,7 +312,10 @@ pub fn split_product_add<T: Float, const HEAD_DIM: u32, const LANES: u32, const 
     clear(&mut parts, OUTPUTS);
     // An earlier step left the position.
     let seen = (positions[row] + 1).min(window);
-    let last = seen.div_ceil(split_length(seen, HEAD_DIM)) - 1;
+    let mut last_split = shared::<u32>(1);
+    if local_index() == 0 {
+        last_split[0] = seen.div_ceil(split_length(seen, HEAD_DIM)) - 1;
+    }
     launch_barrier();
     // On its way with the inputs: behind the sums it would be a latency of its own.
     let n = first + local_index();
@@ -320,40 +323,45 @@ pub fn split_product_add<T: Float, const HEAD_DIM: u32, const LANES: u32, const 
     if local_index() < OUTPUTS {
         residual = h[[row, n]];
     }
-    let joined = |i: u32| {
+    // Every load is taken, the ones past the end again, and none waits for another: the joining
+    // needs the last split's number, which comes from behind the barrier, so that no compiler
+    // begins it before.
+    let mut inputs = private::<T>(8 * EARLY);
+    let mut sink = private::<f32>(EARLY);
+    let mut outputs = private::<f32>(8 * JOINED * EARLY);
+    let mut scores = private::<f32>(2 * JOINED * EARLY);
+    for j in unroll(0..EARLY) {
+        let i = (j * LANES + local_index()).min(inner / 8 - 1);
         let (head, column) = (i / (HEAD_DIM / 8), i % (HEAD_DIM / 8));
-        let sink = sinks[head];
-        // Every load is taken, the ones past the end again: none waits for the position.
-        let mut outputs = private::<f32>(8 * JOINED);
-        let mut scores = private::<f32>(2 * JOINED);
+        sink[j] = sinks[head];
         for split in unroll(0..JOINED) {
             let at = split.min(splits - 1);
-            outputs.store8(split, partial.load8([row, head, at, column]));
-            scores.store2(split, stats.load2([row, head, at, 0]));
+            outputs.store8(j * JOINED + split, partial.load8([row, head, at, column]));
+            scores.store2(j * JOINED + split, stats.load2([row, head, at, 0]));
         }
-        let mut largest = sink;
+    }
+    barrier();
+    let last = last_split[0];
+    for j in unroll(0..EARLY) {
+        let mut largest = sink[j];
         for split in unroll(0..JOINED) {
-            let score = select(split <= last, scores[2 * split], f32::NEG_INFINITY);
-            largest = largest.max(score);
+            let score = scores[2 * (j * JOINED + split)];
+            largest = largest.max(select(split <= last, score, f32::NEG_INFINITY));
         }
-        let (mut output, mut sum) = (splat8(0.0f32), (sink - largest).exp());
+        let (mut output, mut sum) = (splat8(0.0f32), (sink[j] - largest).exp());
         for split in unroll(0..JOINED) {
-            let factor = (scores[2 * split] - largest).exp();
-            let part = outputs.load8(split).mul_add(splat8(factor), splat8(0.0f32));
+            let at = j * JOINED + split;
+            let factor = (scores[2 * at] - largest).exp();
+            let part = outputs.load8(at).mul_add(splat8(factor), splat8(0.0f32));
             output = select(split <= last, output + part, output);
-            let share = fma(factor, scores[2 * split + 1], 0.0);
+            let share = fma(factor, scores[2 * at + 1], 0.0);
             sum = select(split <= last, sum + share, sum);
         }
-        (output / splat8(sum)).to::<T>().to_f32()
-    };
-    sum_products::<T, LANES, EARLY, OUTPUTS, _, _, _>(
-        w,
-        &early,
-        &mut parts,
-        |o| first + o,
-        |j| joined(j * LANES + local_index()),
-        joined,
-    );
+        inputs.store8(j, (output / splat8(sum)).to::<T>());
+    }
+    let mut sums = private::<f32>(OUTPUTS);
+    sum_held::<T, LANES, EARLY, OUTPUTS>(&early, &inputs, inner / 8, &mut sums);
+    gather_sums::<OUTPUTS>(&sums, &mut parts, 0);
     if local_index() < OUTPUTS {
         let sum = T::from_f32(total(&parts, local_index()));
         h[[row, n]] = T::from_f32(residual.to_f32() + sum.to_f32());
@@ -453,7 +461,7 @@ pub(crate) fn normed(h: &[f64], norm: &[f64], eps: f64) -> Vec<f64> {
     pairs.map(|(v, w)| v * w / (mean + eps).sqrt()).collect()
 }
 
-fn dot(a: &[f64], b: &[f64]) -> f64 {
+pub(crate) fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 

@@ -25,6 +25,7 @@ pub mod matmul;
 pub mod matrix_attention;
 pub mod moe;
 pub mod norm;
+pub mod products_ahead;
 pub mod proposals;
 pub mod quant;
 pub mod quant_k;

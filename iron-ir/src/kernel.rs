@@ -123,6 +123,10 @@ pub enum Space {
     Shared,
     /// One for each thread; undefined until written.
     Private,
+    /// As [`Private`](Space::Private), but what is stored can be read only after the wait for its
+    /// batch ([`MachineOp::BatchWait`](crate::machine::MachineOp::BatchWait)). A kernel has one at
+    /// most, and none after the passes.
+    Ahead,
 }
 
 /// A fixed array.

@@ -1,7 +1,8 @@
 //! Machine operations: what a target's own tile lowering makes of tile statements.
 //!
-//! They exist only in kernels that a pass has brought into a target's form, never in a kernel as
-//! built, so the portable executions (`host`, `reference`, `cpu`, SPIR-V) have no meaning for
+//! But for [`MachineOp::BatchEnd`] and [`MachineOp::BatchWait`], which order nothing where stores are
+//! done at once, they exist only in kernels that a pass has brought into a target's form, never in a
+//! kernel as built, so the portable executions (`host`, `reference`, `cpu`, SPIR-V) have no meaning for
 //! them: a lowering that meets one that its target lacks refuses the kernel. All of them are one
 //! statement, [`MachineStmt`], whose parts [`MachineOp::signature`] counts.
 
@@ -89,6 +90,16 @@ crate::op::operators! {
         FragmentStore = "fragment_store",
         /// Reads a fragment as [`FragmentStore`](MachineOp::FragmentStore) writes it.
         FragmentLoad = "fragment_load",
+        /// Ends a batch of what is stored to an array ahead of its use. Arrays: that one.
+        BatchEnd = "end_batch",
+        /// Waits until this thread's batches have arrived but the newest. Arrays: that of the
+        /// batches. Numbers: how many are the newest.
+        BatchWait = "wait_batches",
+        /// Copies 16 bytes of a tensor to shared memory; they have arrived when
+        /// [`BatchWait`](MachineOp::BatchWait) has waited for the batch. Arrays: the memory, of a
+        /// 16-bit float type. Source: the tensor. Operands: element of the memory, flat offset in
+        /// the tensor (`u64`), both multiples of 8.
+        CopyAhead = "copy_ahead",
         /// Begins to copy 16 bytes of a tensor to shared memory, of which those count that an
         /// operand says, 16 or none; the others become zero (PTX: `cp.async`). Each thread begins
         /// its own. Arrays: memory (shared, of 16-bit floats). Source: the tensor, of the same
@@ -115,8 +126,8 @@ pub struct Signature {
     pub arrays: usize,
     /// A tensor is named.
     pub source: bool,
-    /// Operands, `u32` each but for one of [`MachineOp::CopyChunk`]; [`MachineOp::CopyPanel`] has
-    /// one more a dimension.
+    /// Operands, `u32` each but for the place in the tensor of [`MachineOp::CopyChunk`] and
+    /// [`MachineOp::CopyAhead`]; [`MachineOp::CopyPanel`] has one more a dimension.
     pub operands: usize,
     /// Numbers.
     pub numbers: usize,
@@ -139,6 +150,9 @@ impl MachineOp {
             MachineOp::CopyWait => (0, 0, 1),
             MachineOp::Registers => (0, 0, 2),
             MachineOp::TurnWait | MachineOp::TurnGive => (0, 1, 0),
+            MachineOp::BatchEnd => (1, 0, 0),
+            MachineOp::BatchWait => (1, 0, 1),
+            MachineOp::CopyAhead => (1, 2, 0),
             MachineOp::SignalFence
             | MachineOp::IsAligned
             | MachineOp::SharedFence
@@ -155,7 +169,10 @@ impl MachineOp {
             arrays,
             source: matches!(
                 self,
-                MachineOp::CopyPanel | MachineOp::CopyChunk | MachineOp::IsAligned
+                MachineOp::CopyPanel
+                    | MachineOp::CopyChunk
+                    | MachineOp::CopyAhead
+                    | MachineOp::IsAligned
             ),
             operands,
             numbers,
@@ -164,6 +181,19 @@ impl MachineOp {
 }
 
 impl MachineOp {
+    /// Whether it is about arrays that are filled ahead of their use.
+    pub const fn is_of_batches(self) -> bool {
+        matches!(
+            self,
+            MachineOp::BatchEnd | MachineOp::BatchWait | MachineOp::CopyAhead
+        )
+    }
+
+    /// Whether kernels as built have it.
+    pub const fn is_portable(self) -> bool {
+        matches!(self, MachineOp::BatchEnd | MachineOp::BatchWait)
+    }
+
     /// Whether it begins, ends or awaits copies of chunks.
     pub const fn is_of_chunks(self) -> bool {
         matches!(
@@ -245,7 +275,8 @@ pub(crate) fn fault(kernel: &Kernel, stmt: &MachineStmt) -> Option<String> {
     if stmt.result.map(|v| kernel.ty(v)) != expected.result {
         return Some(format!("`{name}` has a result of another type"));
     }
-    let is_wide = |n: usize| stmt.op == MachineOp::CopyChunk && n == 1;
+    let is_wide =
+        |n: usize| matches!(stmt.op, MachineOp::CopyChunk | MachineOp::CopyAhead) && n == 1;
     let mut operands = stmt.operands.iter().enumerate();
     if let Some((_, value)) = operands.find(|(n, v)| {
         let ty = kernel.ty(**v);
@@ -282,6 +313,10 @@ pub(crate) fn fault(kernel: &Kernel, stmt: &MachineStmt) -> Option<String> {
                 && a == Some((Space::Private, Scalar::U32))
                 && is_half(b)
         }
+        MachineOp::BatchEnd | MachineOp::BatchWait => {
+            spaces.all(|a| matches!(a, Some((Space::Ahead | Space::Shared, _))))
+        }
+        MachineOp::CopyAhead => spaces.all(is_half),
         MachineOp::FragmentFill => spaces.all(|a| a == Some((Space::Private, Scalar::F32))),
         MachineOp::FragmentStore | MachineOp::FragmentLoad => {
             spaces.next() == Some(Some((Space::Private, Scalar::F32)))

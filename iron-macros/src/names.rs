@@ -33,7 +33,7 @@ pub const FUNCTIONS: &[&[Entry]] = &[
         subgroup_id subgroup_count subgroup_lane subgroup_size
         barrier barrier_global barrier_device subgroup_barrier grid_barrier launch_barrier
         strided grid_strided unroll index_in
-        shared private shared_tile reg_tile matmul matmul_nt matmul_tn],
+        shared private ahead shared_tile reg_tile matmul matmul_nt matmul_tn],
     entries![Slot:
         workgroup_sum workgroup_product workgroup_min workgroup_max workgroup_min_nan
         workgroup_max_nan workgroup_any workgroup_all workgroup_broadcast
@@ -53,7 +53,7 @@ pub const METHODS: &[&[Entry]] = &[
         dim row row_mut load2 load4 load8 store2 store4 store8
         atomic_add atomic_min atomic_max atomic_and atomic_or atomic_xor atomic_exchange
         atomic_compare_exchange atomic_load atomic_store
-        fill load load_transposed store step_by],
+        fill load load_transposed store step_by end_batch wait_batches],
     entries![Slot:
         abs sqrt exp exp2 ln log2 sin cos tanh floor ceil trunc round_ties_even
         is_nan is_finite rsqrt erf

@@ -96,6 +96,9 @@ pub struct Legal {
     pub has_mma: bool,
     /// 64-bit integers.
     pub has_int64: bool,
+    /// 16 bytes go from a tensor to shared memory without passing registers
+    /// ([`MachineOp::CopyAhead`](iron_ir::machine::MachineOp::CopyAhead)).
+    pub has_async_copies: bool,
     /// A launch may start before the one before it ends.
     pub has_dependent_launch: bool,
     /// Fully unrolled loops are copied out in the IR, and private arrays with only constant
@@ -132,6 +135,7 @@ impl Legal {
         has_chunk_copies: false,
         has_mma: false,
         has_int64: true,
+        has_async_copies: false,
         has_dependent_launch: false,
         expand_unrolled_loops: true,
         auto_unroll_statements: 16,

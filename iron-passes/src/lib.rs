@@ -6,6 +6,7 @@
 
 mod addressing;
 mod canonicalise;
+mod copies_ahead;
 mod cse;
 mod dead_code;
 mod forward;
@@ -62,6 +63,7 @@ pub enum PassError {
 pub fn pipeline(_: &Legal) -> &'static [(&'static str, Pass)] {
     &[
         ("launch_barriers", launch_barriers::launch_barriers),
+        ("copies_ahead", copies_ahead::copies_ahead),
         ("canonicalise", canonicalise::canonicalise),
         ("lower_tiles", lower_tiles::lower_tiles),
         ("lower_mma", lower_mma::lower_mma),

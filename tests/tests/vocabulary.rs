@@ -96,6 +96,7 @@ pub fn memory(
 ) {
     let mut s = shared::<f32>(64);
     let mut p = private::<f32>(8);
+    let mut a = ahead::<f32>(8);
     let i = local_index();
     s[i] = x[[0, i]];
     p[0] = s[i];
@@ -104,6 +105,9 @@ pub fn memory(
     to.store2(i, from.load2(i));
     to.store4(i, from.load4(i));
     to.store8(i, from.load8(i));
+    a.store8(0, from.load8(i));
+    a.end_batch();
+    a.wait_batches(0);
     u.atomic_add([0, 0], 1);
     u.atomic_min([0, 0], 1);
     u.atomic_max([0, 0], 1);
@@ -114,8 +118,8 @@ pub fn memory(
     u.atomic_compare_exchange([0, 0], 1, 2);
     u.atomic_store([0, 0], 3);
     let old = u.atomic_load([0, 0]);
-    let size = x.dim(0) + s.len() + p.len();
-    to[0] = p[0] + (old + size) as f32;
+    let size = x.dim(0) + s.len() + p.len() + a.len();
+    to[0] = p[0] + a[0] + (old + size) as f32;
 }
 
 /// Vectors.

@@ -362,7 +362,7 @@ impl AttentionBlock {
             && splits <= JOINED as usize
             && outputs <= most_outputs
             && route.dense_lanes(inner) == 256
-            && inner <= 8 * 256 * 2
+            && inner <= 8 * 256
     }
 
     /// `hidden += attended · wᵀ` of the splits of the attention.
@@ -384,7 +384,7 @@ impl AttentionBlock {
             self.window().into(),
         ];
         let head_dim = self.config.head_dim;
-        let suffix = format!("-HEAD_DIM={head_dim}-LANES=256-EARLY=2");
+        let suffix = format!("-HEAD_DIM={head_dim}-LANES=256-EARLY=1");
         planner.launch(Family::Decode, "split_product_add", &suffix, operands);
     }
 

@@ -8,6 +8,7 @@
 
 use iron_corpus::decode::OUTPUTS;
 use iron_corpus::matmul::{SKINNY_COLUMNS, parts_of, skinny_rows};
+use iron_corpus::products_ahead::ahead_instance;
 use iron_ir::Scalar;
 use iron_runtime::Tensor;
 
@@ -220,6 +221,11 @@ impl Planner {
             (&y).into(),
             eps.into(),
         ];
+        if let (Some(suffix), 4096) = (self.ahead(w, true), w.shape()[1]) {
+            let kernel = "norm_product_ahead";
+            self.launch(Family::ProductsAhead, kernel, suffix, operands);
+            return y;
+        }
         let suffix = self.normed_lanes(w);
         self.launch(Family::Decode, "norm_product", &suffix, operands);
         y
@@ -241,6 +247,11 @@ impl Planner {
             (&y).into(),
             eps.into(),
         ];
+        if let (Some(suffix), 4096) = (self.ahead(w, false), w.shape()[1]) {
+            let kernel = "norm_gated_product_ahead";
+            self.launch(Family::ProductsAhead, kernel, suffix, operands);
+            return y;
+        }
         let suffix = self.normed_lanes(w);
         self.launch(Family::Decode, "norm_gated_product", &suffix, operands);
         y
@@ -249,8 +260,21 @@ impl Planner {
     /// `hidden += x · wᵀ`.
     fn product_add(&mut self, w: &Tensor, x: &Activation, hidden: &Activation) {
         let operands = [x.into(), w.into(), hidden.into()];
+        if let Some(suffix) = self.ahead(w, false) {
+            let kernel = "product_add_ahead";
+            self.launch(Family::ProductsAhead, kernel, suffix, operands);
+            return;
+        }
         let suffix = self.early_lanes(w.shape()[1]);
         self.launch(Family::Decode, "product_add", &suffix, operands);
+    }
+
+    /// The instance of products that copy these weights ahead, with room for the attention that
+    /// follows or without.
+    fn ahead(&self, w: &Tensor, leaves_room: bool) -> Option<&'static str> {
+        let [outputs, inner] = [0, 1].map(|axis| w.shape()[axis]);
+        let is_of_route = self.has_ahead && self.route.dense_lanes(inner) == 256;
+        ahead_instance(self.dtype, outputs, inner, leaves_room).filter(|_| is_of_route)
     }
 
     /// The instance of a product of normalised rows. Rows that the threads' early vectors hold are

@@ -324,6 +324,8 @@ pub enum Family {
     Moe,
     /// `norm`.
     Norm,
+    /// `products_ahead`.
+    ProductsAhead,
     /// `quant`.
     Quant,
     /// `quant_k`.
@@ -362,6 +364,7 @@ impl Family {
             Family::MatrixAttention => "iron_corpus::matrix_attention",
             Family::Moe => "iron_corpus::moe",
             Family::Norm => "iron_corpus::norm",
+            Family::ProductsAhead => "iron_corpus::products_ahead",
             Family::Quant => "iron_corpus::quant",
             Family::QuantK => "iron_corpus::quant_k",
             Family::QuantProduct => "iron_corpus::quant_product",

@@ -15,7 +15,7 @@ use super::exchange::Exchange;
 use super::matrix::failed;
 use super::pages::{Forgetting, PageTable};
 use super::plan::{Activation, PlacedStep, Planner, ProductInputs};
-use super::route::{PROMPT_ROWS, Route, has_large_tiles, has_tiles};
+use super::route::{PROMPT_ROWS, Route, has_ahead, has_large_tiles, has_tiles};
 use super::rows::{TILES, draws_of, gathered, most_tiles, reach_of, splits_of};
 use super::state::{BLOCK_SIZE, BlockTables, CacheShape, CacheType};
 use super::step::{Graph, Segments, StepContext, StepKey, StepTiles, UnpackedPages};
@@ -297,6 +297,7 @@ impl DeviceModel {
         planner.is_tiled = key.is_prompt() && has_tiles(&*self.device, self.options.dtype);
         planner.attends_by_large_tiles =
             key.is_prompt() && has_large_tiles(&*self.device, self.options.dtype);
+        planner.has_ahead = has_ahead(&*self.device);
         planner.most_outputs = self.device.limits().max_grid[0];
         planner.row_numbers = self.row_numbers.clone().filter(|_| planner.is_tiled);
         planner.is_shared = !key.is_prompt() && self.route.shares_weights(self.options.dtype);

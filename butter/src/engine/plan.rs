@@ -188,6 +188,9 @@ pub struct Planner {
     pub attends_by_large_tiles: bool,
     /// Whether the rows decode and share a reading of dense weights.
     pub is_shared: bool,
+    /// Whether a multiprocessor has shared memory for two workgroups of the corpus's products whose
+    /// weights are copied ahead.
+    pub has_ahead: bool,
     /// Outputs that one launch of a product may have: workgroups along the grid's first axis.
     pub most_outputs: u64,
     /// `0, 1, 2, …`, where a prompt's packed weights are decoded to be multiplied by large tiles.
@@ -218,6 +221,7 @@ impl Planner {
             is_tiled: false,
             attends_by_large_tiles: false,
             is_shared: false,
+            has_ahead: false,
             most_outputs: u64::MAX,
             row_numbers: None,
             tuned: Tuned::none(),

@@ -104,6 +104,12 @@ pub fn has_tiles(device: &dyn Device, dtype: Scalar) -> bool {
     device.has_matrix_units(dtype)
 }
 
+/// Whether a multiprocessor holds two workgroups of the corpus's products whose weights are copied
+/// ahead: 200 KB of shared memory, as from compute capability 9.0 on.
+pub fn has_ahead(device: &dyn Device) -> bool {
+    device.backend() == Backend::Cuda && device.max_shared_bytes() >= 200 << 10
+}
+
 /// Whether it also has the shared memory of the corpus's other large tiles: those of attention, of
 /// chunks of a prompt and of products of few rows.
 pub fn has_large_tiles(device: &dyn Device, dtype: Scalar) -> bool {

@@ -78,7 +78,7 @@ impl Builder {
                 self.locate(&whole.at);
                 Ok(Val::Scalar(self.check_index(index, bound)))
             }
-            ("shared" | "private", [len]) => {
+            ("shared" | "private" | "ahead", [len]) => {
                 let [ty] = types else {
                     return self.fail(BuildFault::Malformed);
                 };
@@ -86,10 +86,10 @@ impl Builder {
                 let len = self.scalar_beside(len, Type::U32)?;
                 self.locate(&whole.at);
                 let len = self.known_count(len, "the length of this array")?;
-                let space = if name == "shared" {
-                    Space::Shared
-                } else {
-                    Space::Private
+                let space = match name {
+                    "shared" => Space::Shared,
+                    "ahead" => Space::Ahead,
+                    _ => Space::Private,
                 };
                 self.new_array(vec![len], &Shape::Value(ty), "", space, true)
                     .map(Val::Array)

@@ -6,6 +6,8 @@ use crate::build::error::BuildFault;
 use crate::build::tree;
 use crate::build::value::{Element, RangeVal, Val};
 use crate::entity::Value;
+use crate::kernel::Space;
+use crate::machine::{MachineOp, MachineStmt};
 use crate::op::{BinaryOp, CompareOp, Op, Stmt, UnaryOp};
 use crate::types::{Class, Scalar, Type};
 
@@ -155,9 +157,43 @@ impl Builder {
             ("fill", [value]) => self.fill_method(base, value, whole),
             ("map", [closure]) => self.map_method(base, closure, whole),
             ("dim", [axis]) => self.dim_method(base, axis),
+            ("end_batch", []) => self.batch_method(&base, MachineOp::BatchEnd, &[], whole),
+            ("wait_batches", [newest]) => {
+                let newest = self.scalar_beside(newest, Type::U32)?;
+                let known = self.known_int(newest).map(u32::try_from);
+                let Some(Ok(newest)) = known else {
+                    return self.fail(BuildFault::NotConstant {
+                        what: "the number of batches still on their way".into(),
+                    });
+                };
+                self.batch_method(&base, MachineOp::BatchWait, &[newest], whole)
+            }
             ("len", []) => self.len_method(&base),
             _ if name.starts_with("atomic_") => self.atomic(base, name, arguments, whole),
             _ => self.wrong_kind(&format!("`{name}`"), "another receiver", &base),
+        }
+    }
+
+    /// What an array that is filled ahead of its use does with batches.
+    fn batch_method(
+        &mut self,
+        base: &Val,
+        op: MachineOp,
+        numbers: &[u32],
+        whole: &tree::Expr,
+    ) -> Eval<Val> {
+        let what = format!("`{}`", op.name());
+        let Val::Array(array) = base else {
+            return self.wrong_kind(&what, "an array declared by `ahead`", base);
+        };
+        match &*array.element {
+            Element::Leaf(storage, _) if self.kernel.arrays[*storage].space == Space::Ahead => {
+                self.locate(&whole.at);
+                let stmt = MachineStmt::new(op, &[*storage], &[], numbers);
+                self.stmt(Stmt::Machine(stmt));
+                Ok(Val::unit())
+            }
+            _ => self.wrong_kind(&what, "an array declared by `ahead`", base),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Shared and private arrays: undefined until written, and an unwritten element that is read is
 //! a fault.
 
+use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 use std::ops::{Index, IndexMut};
 use std::panic::Location;
@@ -42,6 +43,9 @@ pub struct Shared<T>(Cells<T>);
 /// An array of one thread.
 pub struct Private<T>(Cells<T>);
 
+/// An array of one thread that is filled ahead of its use, in batches; see [`ahead`].
+pub struct Ahead<T>(Cells<T>);
+
 /// Declares an array of `len` elements that the threads of the workgroup share.
 #[track_caller]
 pub fn shared<T: Element>(len: impl Length) -> Shared<T> {
@@ -49,6 +53,7 @@ pub fn shared<T: Element>(len: impl Length) -> Shared<T> {
     Shared(Cells {
         memory,
         space: "shared",
+        batches: None,
         element: PhantomData,
     })
 }
@@ -58,13 +63,44 @@ pub fn private<T: Element>(len: impl Length) -> Private<T> {
     Private(Cells {
         memory: Rc::new(SharedMemory::new(T::SCALAR, len.length())),
         space: "private",
+        batches: None,
         element: PhantomData,
     })
+}
+
+/// Declares an array of `len` elements of this thread for what is loaded ahead of its use. What is
+/// stored belongs to the batch that [`Ahead::end_batch`] ends, and can be read once
+/// [`Ahead::wait_batches`] has waited for that batch. On GPUs that copy asynchronously (NVIDIA,
+/// compute capability 8.0), eight 16-bit elements that are stored as they are loaded from a tensor
+/// that the kernel does not write go to shared memory without passing registers, so that a thread
+/// can have as many on their way as there is shared memory; elsewhere the array is a private one.
+/// A kernel has one such array.
+pub fn ahead<T: Element>(len: impl Length) -> Ahead<T> {
+    let len = len.length();
+    Ahead(Cells {
+        memory: Rc::new(SharedMemory::new(T::SCALAR, len)),
+        space: "ahead",
+        batches: Some(Batches {
+            of: RefCell::new(vec![0; len]),
+            open: Cell::new(0),
+            arrived: Cell::new(0),
+        }),
+        element: PhantomData,
+    })
+}
+
+/// Which batch each element belongs to, the one that is being filled, and how many have arrived.
+struct Batches {
+    of: RefCell<Vec<usize>>,
+    open: Cell<usize>,
+    arrived: Cell<usize>,
 }
 
 struct Cells<T> {
     memory: Rc<SharedMemory>,
     space: &'static str,
+    /// Of an array that is filled ahead of its use.
+    batches: Option<Batches>,
     element: PhantomData<T>,
 }
 
@@ -93,7 +129,26 @@ impl<T: Element> Cells<T> {
                 ),
             );
         }
+        if let Some(batches) = &self.batches
+            && batches.of.borrow()[index] >= batches.arrived.get()
+        {
+            fault(
+                site,
+                format!(
+                    "element {index} of an ahead array is read before `wait_batches` has waited for \
+                     its batch"
+                ),
+            );
+        }
         self.memory.address(index).cast()
+    }
+
+    /// Notes that an element is written.
+    fn mark(&self, index: usize) {
+        self.memory.mark(index);
+        if let Some(batches) = &self.batches {
+            batches.of.borrow_mut()[index] = batches.open.get();
+        }
     }
 
     fn load<const N: usize>(&self, index: i64, site: Site) -> Vector<T, N> {
@@ -107,7 +162,7 @@ impl<T: Element> Cells<T> {
     fn store<const N: usize>(&self, index: i64, value: Vector<T, N>, site: Site) {
         let first = self.check(index.saturating_mul(N as i64), N, site);
         for (lane, x) in value.to_array().into_iter().enumerate() {
-            self.memory.mark(first + lane);
+            self.mark(first + lane);
             // SAFETY: checked to be in range.
             unsafe { self.memory.address(first + lane).cast::<T>().write(x) };
         }
@@ -167,7 +222,7 @@ macro_rules! arrays {
             #[track_caller]
             fn index_mut(&mut self, index: I) -> &mut T {
                 let index = self.0.check(index.indices()[0], 1, Location::caller());
-                self.0.memory.mark(index);
+                self.0.mark(index);
                 // SAFETY: in range; the initial bytes are a value of every element type.
                 unsafe { &mut *self.0.memory.address(index).cast() }
             }
@@ -175,7 +230,24 @@ macro_rules! arrays {
     )* };
 }
 
-arrays!(Shared Private);
+arrays!(Shared Private Ahead);
+
+impl<T: Element> Ahead<T> {
+    /// Ends a batch: what was stored since the last one.
+    pub fn end_batch(&mut self) {
+        if let Some(batches) = &self.0.batches {
+            batches.open.set(batches.open.get() + 1);
+        }
+    }
+
+    /// Waits until all batches have arrived but the `newest`.
+    pub fn wait_batches(&mut self, newest: impl Length) {
+        if let Some(batches) = &self.0.batches {
+            let arrived = batches.open.get().saturating_sub(newest.length());
+            batches.arrived.set(arrived.max(batches.arrived.get()));
+        }
+    }
+}
 
 impl<T: Element> Shared<T> {
     /// The address of a written cell, for atomics.

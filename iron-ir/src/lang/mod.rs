@@ -22,7 +22,7 @@ mod tensor;
 mod tile;
 mod vector;
 
-pub use arrays::{Length, Private, Shared, private, shared};
+pub use arrays::{Ahead, Length, Private, Shared, ahead, private, shared};
 pub use atomic::{Atomic, AtomicInt};
 pub use convert::{Bitcast, Convert, ConvertTarget};
 pub use group::*;

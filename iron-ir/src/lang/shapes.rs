@@ -42,6 +42,7 @@ opaque_shapes! {
     [T] RowMut<'_, T> = "RowMut";
     [T] Shared<T> = "Shared";
     [T] Private<T> = "Private";
+    [T] Ahead<T> = "Ahead";
     [T] SharedTile<T> = "SharedTile";
     [T] RegTile<T> = "RegTile";
 }

@@ -164,6 +164,8 @@ impl Parser {
                 self.array(Space::Shared)?;
             } else if self.eat_word("private") {
                 self.array(Space::Private)?;
+            } else if self.eat_word("ahead") {
+                self.array(Space::Ahead)?;
             } else if self.eat_word("tile") {
                 self.tile()?;
             } else {

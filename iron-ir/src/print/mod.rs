@@ -215,6 +215,7 @@ impl Printer<'_> {
             self.write(match data.space {
                 Space::Shared => "  shared ",
                 Space::Private => "  private ",
+                Space::Ahead => "  ahead ",
             });
             self.array(array);
             self.write(&format!(": [{}; {}]", data.scalar, data.len));

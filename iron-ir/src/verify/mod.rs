@@ -212,6 +212,17 @@ impl Verifier<'_> {
                 );
             }
         }
+        let mut ahead = kernel.arrays.values().filter(|a| a.space == Space::Ahead);
+        if let (Some(_), Some(second)) = (ahead.next(), ahead.next()) {
+            self.wrong(
+                second.span,
+                format!(
+                    "array `{}` is the second that is filled ahead of its use; a thread's batches are \
+                     those of one array",
+                    second.name
+                ),
+            );
+        }
         for array in kernel.arrays.values() {
             if array.len == 0 {
                 self.wrong(
@@ -603,7 +614,7 @@ impl Verifier<'_> {
                 .kernel
                 .arrays
                 .get(array)
-                .is_some_and(|a| a.space == Space::Private)
+                .is_some_and(|a| a.space != Space::Shared)
         {
             self.wrong(
                 span,

@@ -386,6 +386,20 @@ fn grid_barriers_stand_where_the_whole_launch_passes() {
 }
 
 #[test]
+fn a_kernel_has_one_array_that_is_filled_ahead() {
+    let kernel = |arrays: &str| {
+        let text = format!("kernel @k grid(1, 1, 1) workgroup(1, 1, 1) {{\n{arrays}\n}}\n");
+        verify(&parse(&text).expect("parses")).map_err(|errors| errors.to_string())
+    };
+    kernel("ahead &a: [f32; 4]\nprivate &b: [f32; 4]").expect("one");
+    let refused = kernel("ahead &a: [f32; 4]\nahead &b: [f32; 4]").expect_err("two");
+    assert!(
+        refused.contains("batches are those of one array"),
+        "{refused}"
+    );
+}
+
+#[test]
 fn grid_barriers_need_their_licence_and_stand_behind_the_launch_barrier() {
     const MEET: &str = "barrier grid shared_and_global";
     const WAIT: &str = "barrier launch shared_and_global";

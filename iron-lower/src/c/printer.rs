@@ -247,7 +247,7 @@ impl<'a> Printer<'a> {
                         (u64::from(data.len) * u64::from(data.scalar.bytes())).next_multiple_of(16);
                     self.dialect.shared_array(&self.context(), &declaration)
                 }
-                Space::Private => (fragments.contains(&array))
+                Space::Private | Space::Ahead => (fragments.contains(&array))
                     .then(|| self.dialect.fragment_array(&declaration))
                     .flatten()
                     .unwrap_or_else(|| private_array(&declaration)),
@@ -275,7 +275,7 @@ impl<'a> Printer<'a> {
             }
             iron_ir::Place::Array(array) => match self.kernel.arrays[array].space {
                 Space::Shared => Memory::Shared,
-                Space::Private => Memory::Private,
+                Space::Private | Space::Ahead => Memory::Private,
             },
         }
     }

@@ -182,7 +182,7 @@ impl Printer<'_> {
             Place::Array(array) => {
                 let memory = match self.kernel.arrays[array].space {
                     Space::Shared => Memory::Shared,
-                    Space::Private => Memory::Private,
+                    Space::Private | Space::Ahead => Memory::Private,
                 };
                 (self.array_names[array.index()].clone(), memory)
             }

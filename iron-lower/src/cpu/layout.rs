@@ -51,7 +51,7 @@ impl Scratch {
             let copies = match data.space {
                 Space::Shared => 1,
                 Space::Private if plan.transient_arrays.contains(&array) => u64::from(plan.width),
-                Space::Private => threads,
+                Space::Private | Space::Ahead => threads,
             };
             // A full vector may be read at the end.
             arrays.push(place(bytes * copies + 16)?);

@@ -52,6 +52,31 @@ __device__ inline void signal_expect(unsigned long long* signal, unsigned int by
         :: \"r\"(shared_address(signal)), \"r\"(bytes) : \"memory\");
 }";
 
+const COPY_AHEAD: &str = "\
+// Copies 16 bytes to shared memory; they arrive with their batch.
+#ifndef IRON_COPIES_BY_HOST
+__device__ inline void copy_ahead(void* to, const void* from) {
+    asm volatile(\"cp.async.cg.shared.global [%0], [%1], 16;\"
+        :: \"r\"((unsigned int)__cvta_generic_to_shared(to)), \"l\"(from) : \"memory\");
+}
+#endif";
+
+const END_BATCH: &str = "\
+#ifndef IRON_COPIES_BY_HOST
+__device__ inline void end_batch() {
+    asm volatile(\"cp.async.commit_group;\" ::: \"memory\");
+}
+#endif";
+
+const WAIT_BATCHES: &str = "\
+// Waits for all batches of this thread but the newest.
+#ifndef IRON_COPIES_BY_HOST
+template <int newest>
+__device__ inline void wait_batches() {
+    asm volatile(\"cp.async.wait_group %0;\" :: \"n\"(newest) : \"memory\");
+}
+#endif";
+
 const MATRIX_DESCRIPTOR: &str = "\
 // A tile in panels of 128 bytes, swizzled; eight rows are 1024 bytes.
 __device__ inline unsigned long long matrix_descriptor(const void* start, unsigned int panel) {
@@ -91,8 +116,10 @@ pub(super) fn is_used(kernel: &Kernel) -> bool {
     let mut found = false;
     kernel.body.walk(&mut |stmt, _| {
         if let Stmt::Machine(machine) = stmt {
-            let is_of_subgroups = machine.op.is_of_fragments() || machine.op.is_of_chunks();
-            found |= !is_of_subgroups && machine.op != MachineOp::IsAligned;
+            let is_plain = machine.op.is_of_fragments()
+                || machine.op.is_of_chunks()
+                || machine.op.is_of_batches();
+            found |= !is_plain && machine.op != MachineOp::IsAligned;
         }
     });
     found
@@ -123,10 +150,24 @@ pub(super) fn statement(
     let operand = |n: usize| operands.get(n).map(String::as_str).ok_or_else(missing);
     let number = |n: usize| stmt.numbers.get(n).copied().ok_or_else(missing);
     let cell = |a: usize, at: usize| Ok::<_, String>(format!("&{}[{}]", array(a)?, operand(at)?));
-    if stmt.op.signature().arrays > 0 && !stmt.op.is_of_chunks() {
+    let is_of_threads = stmt.op.is_of_chunks() || stmt.op.is_of_batches();
+    if stmt.op.signature().arrays > 0 && !is_of_threads {
         helpers.require("shared_address", || SHARED_ADDRESS.into());
     }
     Ok(match stmt.op {
+        MachineOp::CopyAhead => {
+            helpers.require("copy_ahead", || COPY_AHEAD.into());
+            let source = names.tensor.ok_or_else(missing)?;
+            format!("copy_ahead({}, &{source}[{}]);", cell(0, 0)?, operand(1)?)
+        }
+        MachineOp::BatchEnd => {
+            helpers.require("end_batch", || END_BATCH.into());
+            "end_batch();".into()
+        }
+        MachineOp::BatchWait => {
+            helpers.require("wait_batches", || WAIT_BATCHES.into());
+            format!("wait_batches<{}>();", number(0)?)
+        }
         MachineOp::SignalInit => {
             helpers.require("signal_init", || SIGNAL_INIT.into());
             format!("signal_init({}, {});", cell(0, 0)?, operand(1)?)

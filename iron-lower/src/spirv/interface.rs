@@ -389,7 +389,7 @@ impl Emitter<'_> {
             let ty = self.b.type_array(element, data.len.max(1));
             let variable = match data.space {
                 Space::Shared => self.b.global_variable(ty, StorageClass::Workgroup),
-                Space::Private => self.b.function_variable(ty),
+                Space::Private | Space::Ahead => self.b.function_variable(ty),
             };
             self.b.name(variable, &data.name);
             self.interface.arrays.insert(array, variable);

@@ -218,7 +218,7 @@ impl<'a> Machine<'a> {
                 self.check_aligned(index, lanes, &data.name, t, span)?;
                 let (at, step, shadowed) = match data.space {
                     Space::Shared => (index as usize, 1, true),
-                    Space::Private => {
+                    Space::Private | Space::Ahead => {
                         let w = self.threads as usize;
                         (index as usize * w + t, w, false)
                     }
@@ -390,7 +390,7 @@ impl<'a> Machine<'a> {
                 let at = at + lane * step;
                 self.shadow_array(array, at, shadowed, kind, address, t, span)?;
                 self.arrays[array].bits[at] = bits;
-                self.arrays[array].written[at] = true;
+                self.arrays[array].note_write(at, t);
             }
         }
         Ok(())
@@ -506,8 +506,14 @@ impl<'a> Machine<'a> {
             format!(" (lane {lane} of a vector)")
         };
         let message = format!(
-            "`{}`{at} is read before anything wrote it",
-            self.cell(address, t)
+            "`{}`{at} is read before anything wrote it{}",
+            self.cell(address, t),
+            match address {
+                Address::Array(array, _) if self.kernel.arrays[*array].space == Space::Ahead => {
+                    ", or before `wait_batches` has waited for its batch"
+                }
+                _ => "",
+            }
         );
         self.fault(Rule::Uninitialised, span, t, message)
     }

@@ -149,6 +149,7 @@ impl<'a> Machine<'a> {
             .map(|array| match array.space {
                 Space::Shared => ArrayMemory::new(array.len as usize, true),
                 Space::Private => ArrayMemory::new(array.len as usize * w, false),
+                Space::Ahead => ArrayMemory::ahead(array.len as usize, w),
             })
             .collect();
         let tiles = kernel
@@ -319,6 +320,14 @@ impl<'a> Machine<'a> {
                     if *scope == BarrierScope::Grid {
                         return Ok(Stop::GridBarrier);
                     }
+                }
+                Inst::EndBatch(array) => {
+                    let memory = &mut self.arrays[*array];
+                    self.mask.for_each(|t| memory.end_batch(t));
+                }
+                Inst::WaitBatches(array, newest) => {
+                    let memory = &mut self.arrays[*array];
+                    self.mask.for_each(|t| memory.wait_batches(t, *newest));
                 }
                 Inst::Subgroup { .. } => {
                     if !self.mask.is_empty() {

@@ -279,6 +279,16 @@ pub(super) struct ArrayMemory {
     pub bits: Vec<u64>,
     pub written: Vec<bool>,
     pub shadows: Shadows,
+    /// Of an array that is filled ahead of its use.
+    batches: Option<Batches>,
+}
+
+/// What has been stored but cannot be read yet, of each thread.
+struct Batches {
+    /// Batches that each thread has ended.
+    ended: Vec<usize>,
+    /// Elements and their batch, counted as `ended` is.
+    pending: Vec<Vec<(usize, usize)>>,
 }
 
 impl ArrayMemory {
@@ -288,6 +298,46 @@ impl ArrayMemory {
             bits: vec![0xA5A5_A5A5_A5A5_A5A5; elements],
             written: vec![false; elements],
             shadows: Shadows::new(if shadowed { elements } else { 0 }),
+            batches: None,
+        }
+    }
+
+    /// Each thread's array of `elements`, filled ahead of its use.
+    pub fn ahead(elements: usize, threads: usize) -> ArrayMemory {
+        ArrayMemory {
+            batches: Some(Batches {
+                ended: vec![0; threads],
+                pending: vec![Vec::new(); threads],
+            }),
+            ..ArrayMemory::new(elements * threads, false)
+        }
+    }
+
+    /// Notes that thread `t` wrote an element.
+    pub fn note_write(&mut self, at: usize, t: usize) {
+        self.written[at] = self.batches.is_none();
+        if let Some(batches) = &mut self.batches {
+            batches.pending[t].push((at, batches.ended[t]));
+        }
+    }
+
+    /// Ends a batch of thread `t`.
+    pub fn end_batch(&mut self, t: usize) {
+        if let Some(batches) = &mut self.batches {
+            batches.ended[t] += 1;
+        }
+    }
+
+    /// What thread `t` wrote can be read, but for its `newest` batches and the one not ended.
+    pub fn wait_batches(&mut self, t: usize, newest: usize) {
+        if let Some(batches) = &mut self.batches {
+            let arrived = batches.ended[t].saturating_sub(newest);
+            let written = &mut self.written;
+            // A cell that a later batch writes again is not to be read before that arrives.
+            batches.pending[t].retain(|&(at, batch)| {
+                written[at] = batch < arrived;
+                batch >= arrived
+            });
         }
     }
 
@@ -295,6 +345,9 @@ impl ArrayMemory {
     pub fn forget(&mut self) {
         // The shadows tell workgroups apart.
         self.written.fill(false);
+        if let Some(batches) = &mut self.batches {
+            batches.pending.iter_mut().for_each(Vec::clear);
+        }
     }
 }
 

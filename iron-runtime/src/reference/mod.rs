@@ -251,7 +251,10 @@ impl Device for ReferenceDevice {
     fn pipeline(&self, kernel: &Kernel) -> Result<Arc<dyn Pipeline>, DeviceError> {
         let mut is_lowered = false;
         kernel.body.walk(&mut |stmt, _| {
-            is_lowered |= matches!(stmt, Stmt::Machine(_) | Stmt::Roles { .. });
+            is_lowered |= match stmt {
+                Stmt::Machine(machine) => !machine.op.is_portable(),
+                other => matches!(other, Stmt::Roles { .. }),
+            };
         });
         if is_lowered {
             return Err(DeviceError::Unsupported {

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 
 use iron_ir::entity::{Array, Dim, Local, Param, Tile, Value};
 use iron_ir::kernel::{Block, Kernel, Span, operands};
+use iron_ir::machine::{MachineOp, MachineStmt};
 use iron_ir::op::{
     AtomicOp, BarrierMemory, BarrierScope, BinaryOp, BuiltinOp, CompareOp, GroupOp, ReduceOp,
     SubgroupOp, TileStmt, UnaryOp,
@@ -127,6 +128,10 @@ pub(super) enum Inst {
         compare: Option<Row>,
     },
     Barrier(BarrierScope, BarrierMemory),
+    /// Of the array of that index.
+    EndBatch(usize),
+    /// And how many batches are the newest.
+    WaitBatches(usize, usize),
     Subgroup {
         op: SubgroupOp,
         reduce: ReduceOp,
@@ -545,6 +550,22 @@ impl Flattener<'_> {
             }
             Stmt::Tile(tile) => {
                 self.emit(Inst::Tile(tile.clone()), span);
+            }
+            Stmt::Machine(MachineStmt {
+                op: MachineOp::BatchEnd,
+                arrays,
+                ..
+            }) => {
+                self.emit(Inst::EndBatch(arrays[0].index()), span);
+            }
+            Stmt::Machine(MachineStmt {
+                op: MachineOp::BatchWait,
+                arrays,
+                numbers,
+                ..
+            }) => {
+                let newest = numbers[0] as usize;
+                self.emit(Inst::WaitBatches(arrays[0].index(), newest), span);
             }
             // Refused by `pipeline`, which takes kernels as built.
             Stmt::Machine(_) | Stmt::Roles { .. } => {}

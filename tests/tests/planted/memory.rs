@@ -48,6 +48,34 @@ fn neighbour_unset_is_one(t: &mut Cases) {
         .expect(|_, out| out.set("y", vec![1.0; 16]));
 }
 
+/// The second of two batches, when only the first has been waited for.
+#[kernel(grid = [1], workgroup = 16, instances(MENDED = [false, true]))]
+pub fn unawaited_batch<const MENDED: bool>(
+    x: &Tensor<f32, { (16,) }>,
+    y: &mut Tensor<f32, { (16,) }>,
+) {
+    let mut a = ahead::<f32>(2);
+    let t = local_index();
+    a[0] = x[t];
+    a.end_batch();
+    a[1] = x[t];
+    a.end_batch();
+    a.wait_batches(1);
+    let first = a[0];
+    if MENDED {
+        a.wait_batches(0);
+    }
+    y[t] = first + a[1]; // fault: uninitialised
+}
+
+#[test_kernel(unawaited_batch)]
+fn unawaited_batch_doubles(t: &mut Cases) {
+    t.case("16")
+        .input("x", [16], values(count(16)))
+        .output("y", [16])
+        .expect(|inputs, out| out.set("y", inputs["x"].iter().map(|x| 2.0 * x).collect()));
+}
+
 /// The tail of the tile that a short row leaves. // K04
 #[kernel(grid = [rows], workgroup = 16, instances(MENDED = [false, true]))]
 pub fn unfilled_tail<const MENDED: bool>(

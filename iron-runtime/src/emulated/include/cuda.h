@@ -72,6 +72,13 @@ inline unsigned int __ballot_sync(unsigned int lanes, int value, unsigned int li
   return (unsigned int)iron_emulated::ballot(value != 0, lanes, line);
 }
 
+// PTX `cp.async`, which arrives at once.
+#define IRON_COPIES_BY_HOST
+inline void copy_ahead(void* to, const void* from) { __builtin_memcpy(to, from, 16); }
+inline void end_batch() {}
+template <int newest>
+inline void wait_batches() {}
+
 // PTX `mma.m16n8k16`, with the sums in order.
 #define IRON_MMA_BY_HOST
 namespace iron_emulated {
