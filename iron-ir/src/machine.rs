@@ -95,22 +95,14 @@ crate::op::operators! {
         /// Waits until this thread's batches have arrived but the newest. Arrays: that of the
         /// batches. Numbers: how many are the newest.
         BatchWait = "wait_batches",
-        /// Copies 16 bytes of a tensor to shared memory; they have arrived when
-        /// [`BatchWait`](MachineOp::BatchWait) has waited for the batch. Arrays: the memory, of a
-        /// 16-bit float type. Source: the tensor. Operands: element of the memory, flat offset in
-        /// the tensor (`u64`), both multiples of 8.
+        /// Begins to copy 16 bytes of a tensor to shared memory (PTX: `cp.async`); they have arrived
+        /// when [`BatchWait`](MachineOp::BatchWait) has waited for this thread's batch. Arrays: the
+        /// memory, of a 16-bit float type. Source: the tensor. Operands: element of the memory, flat
+        /// offset in the tensor (`u64`), both multiples of 8.
         CopyAhead = "copy_ahead",
-        /// Begins to copy 16 bytes of a tensor to shared memory, of which those count that an
-        /// operand says, 16 or none; the others become zero (PTX: `cp.async`). Each thread begins
-        /// its own. Arrays: memory (shared, of 16-bit floats). Source: the tensor, of the same
-        /// type. Operands: element of memory, element of the tensor from its first one on (`u64`),
-        /// bytes.
+        /// As [`CopyAhead`](MachineOp::CopyAhead), of which those bytes count that one more operand
+        /// says, 16 or none; the others become zero.
         CopyChunk = "copy_chunk",
-        /// Ends a group of this thread's copies.
-        CopyEnd = "copy_end",
-        /// Waits until this thread's groups of copies are done, but for the last ones. Numbers:
-        /// groups that may go on.
-        CopyWait = "copy_wait",
         /// Raises (second number 1) or lowers (0) the registers of this warpgroup's threads.
         /// Numbers: registers, direction.
         Registers = "registers",
@@ -147,7 +139,6 @@ impl MachineOp {
             MachineOp::FragmentProduct => (3, 2, 9),
             MachineOp::FragmentStore | MachineOp::FragmentLoad => (2, 1, 2),
             MachineOp::CopyChunk => (1, 3, 0),
-            MachineOp::CopyWait => (0, 0, 1),
             MachineOp::Registers => (0, 0, 2),
             MachineOp::TurnWait | MachineOp::TurnGive => (0, 1, 0),
             MachineOp::BatchEnd => (1, 0, 0),
@@ -158,8 +149,7 @@ impl MachineOp {
             | MachineOp::SharedFence
             | MachineOp::ProductBegin
             | MachineOp::ProductEnd
-            | MachineOp::ProductLeave
-            | MachineOp::CopyEnd => (0, 0, 0),
+            | MachineOp::ProductLeave => (0, 0, 0),
         };
         Signature {
             result: match self {
@@ -181,25 +171,20 @@ impl MachineOp {
 }
 
 impl MachineOp {
-    /// Whether it is about arrays that are filled ahead of their use.
+    /// Whether it begins, ends or awaits what fills memory ahead of its use.
     pub const fn is_of_batches(self) -> bool {
         matches!(
             self,
-            MachineOp::BatchEnd | MachineOp::BatchWait | MachineOp::CopyAhead
+            MachineOp::BatchEnd
+                | MachineOp::BatchWait
+                | MachineOp::CopyAhead
+                | MachineOp::CopyChunk
         )
     }
 
     /// Whether kernels as built have it.
     pub const fn is_portable(self) -> bool {
         matches!(self, MachineOp::BatchEnd | MachineOp::BatchWait)
-    }
-
-    /// Whether it begins, ends or awaits copies of chunks.
-    pub const fn is_of_chunks(self) -> bool {
-        matches!(
-            self,
-            MachineOp::CopyChunk | MachineOp::CopyEnd | MachineOp::CopyWait
-        )
     }
 
     /// Whether it is about fragments.
@@ -303,7 +288,6 @@ pub(crate) fn fault(kernel: &Kernel, stmt: &MachineStmt) -> Option<String> {
             let is_bits = |a| is_half(a) || a == Some((Space::Shared, Scalar::U16));
             spaces.next() == Some(Some((Space::Private, Scalar::F32))) && spaces.all(is_bits)
         }
-        MachineOp::CopyChunk => spaces.all(is_half),
         MachineOp::Product => {
             spaces.next() == Some(Some((Space::Private, Scalar::F32))) && spaces.all(is_half)
         }
@@ -316,7 +300,7 @@ pub(crate) fn fault(kernel: &Kernel, stmt: &MachineStmt) -> Option<String> {
         MachineOp::BatchEnd | MachineOp::BatchWait => {
             spaces.all(|a| matches!(a, Some((Space::Ahead | Space::Shared, _))))
         }
-        MachineOp::CopyAhead => spaces.all(is_half),
+        MachineOp::CopyAhead | MachineOp::CopyChunk => spaces.all(is_half),
         MachineOp::FragmentFill => spaces.all(|a| a == Some((Space::Private, Scalar::F32))),
         MachineOp::FragmentStore | MachineOp::FragmentLoad => {
             spaces.next() == Some(Some((Space::Private, Scalar::F32)))
@@ -330,8 +314,6 @@ pub(crate) fn fault(kernel: &Kernel, stmt: &MachineStmt) -> Option<String> {
         | MachineOp::ProductLeave
         | MachineOp::TurnWait
         | MachineOp::TurnGive
-        | MachineOp::CopyEnd
-        | MachineOp::CopyWait
         | MachineOp::Registers => true,
     };
     (!fits).then(|| format!("an array of `{name}` has the wrong space or type"))

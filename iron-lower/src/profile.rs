@@ -291,7 +291,6 @@ const C_FAMILY: Legal = Legal {
     has_chunk_copies: false,
     has_mma: false,
     has_int64: true,
-    has_async_copies: false,
     has_dependent_launch: false,
     expand_unrolled_loops: false,
     auto_unroll_statements: 0,

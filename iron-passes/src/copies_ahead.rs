@@ -28,7 +28,7 @@ pub fn copies_ahead(kernel: &mut Kernel, legal: &Legal) -> Result<(), PassError>
     let is_half = matches!(data.scalar, Scalar::F16 | Scalar::BF16);
     let whole = data.len.is_multiple_of(u32::from(LANES));
     let shared = data.len.checked_mul(threads);
-    match shared.filter(|_| legal.has_async_copies && is_half && whole) {
+    match shared.filter(|_| legal.has_chunk_copies && is_half && whole) {
         Some(shared) => {
             data.space = Space::Shared;
             data.len = shared;
@@ -129,7 +129,7 @@ mod tests {
             let mut kernel = parse(KERNEL).expect("parses");
             verify(&kernel).expect("verifies");
             let legal = Legal {
-                has_async_copies: has,
+                has_chunk_copies: has,
                 ..Legal::PORTABLE
             };
             copies_ahead(&mut kernel, &legal).expect("runs");

@@ -88,17 +88,14 @@ pub struct Legal {
     /// Lanes of a subgroup that does so, where [`subgroup_size`](Legal::subgroup_size) leaves them
     /// open.
     pub fragment_lanes: Option<u32>,
-    /// Chunks of 16 bytes are copied from tensors to shared memory by themselves
-    /// ([`MachineOp::CopyChunk`](iron_ir::machine::MachineOp::CopyChunk)), where fragments are read
-    /// from.
+    /// Chunks of 16 bytes go from tensors to shared memory by themselves, through no register
+    /// ([`MachineOp::CopyAhead`](iron_ir::machine::MachineOp::CopyAhead),
+    /// [`MachineOp::CopyChunk`](iron_ir::machine::MachineOp::CopyChunk)).
     pub has_chunk_copies: bool,
     /// The matrix product of 32 threads ([`Stmt::Mma`](iron_ir::Stmt::Mma)), which are a subgroup.
     pub has_mma: bool,
     /// 64-bit integers.
     pub has_int64: bool,
-    /// 16 bytes go from a tensor to shared memory without passing registers
-    /// ([`MachineOp::CopyAhead`](iron_ir::machine::MachineOp::CopyAhead)).
-    pub has_async_copies: bool,
     /// A launch may start before the one before it ends.
     pub has_dependent_launch: bool,
     /// Fully unrolled loops are copied out in the IR, and private arrays with only constant
@@ -135,7 +132,6 @@ impl Legal {
         has_chunk_copies: false,
         has_mma: false,
         has_int64: true,
-        has_async_copies: false,
         has_dependent_launch: false,
         expand_unrolled_loops: true,
         auto_unroll_statements: 16,

@@ -265,10 +265,7 @@ pub(crate) fn array_alignment(kernel: &Kernel) -> HashMap<Array, u32> {
                 if data.space != Space::Shared {
                     continue;
                 }
-                if machine.op.is_of_fragments()
-                    || machine.op.is_of_chunks()
-                    || machine.op.is_of_batches()
-                {
+                if machine.op.is_of_fragments() || machine.op.is_of_batches() {
                     // Eight elements are read at once.
                     let bytes = align.entry(*array).or_default();
                     *bytes = (*bytes).max(16);

@@ -52,6 +52,7 @@ __device__ inline void signal_expect(unsigned long long* signal, unsigned int by
         :: \"r\"(shared_address(signal)), \"r\"(bytes) : \"memory\");
 }";
 
+/// PTX ISA 7.0, sm_80.
 const COPY_AHEAD: &str = "\
 // Copies 16 bytes to shared memory; they arrive with their batch.
 #ifndef IRON_COPIES_BY_HOST
@@ -85,22 +86,13 @@ __device__ inline unsigned long long matrix_descriptor(const void* start, unsign
     return address | leading << 16 | 64ull << 32 | 1ull << 62;
 }";
 
-/// PTX ISA 7.0, sm_80.
 const COPY_CHUNK: &str = "\
-// Copies 16 bytes to shared memory, zeros where none of them count, while the thread goes on.
-#ifndef IRON_COPY_BY_HOST
+// Copies 16 bytes to shared memory, zeros where none of them count; they arrive with their batch.
+#ifndef IRON_COPIES_BY_HOST
 __device__ inline void copy_chunk(void* to, const void* from, unsigned int bytes) {
     asm volatile(\"cp.async.cg.shared.global [%0], [%1], 16, %2;\"
         :: \"r\"((unsigned int)__cvta_generic_to_shared(to)),
         \"l\"(__cvta_generic_to_global(from)), \"r\"(bytes) : \"memory\");
-}
-__device__ inline void copy_end() {
-    asm volatile(\"cp.async.commit_group;\" ::: \"memory\");
-}
-// Waits for all groups of copies but the last `count`.
-template <unsigned int count>
-__device__ inline void copy_wait() {
-    asm volatile(\"cp.async.wait_group %0;\" :: \"n\"(count) : \"memory\");
 }
 #endif";
 
@@ -116,9 +108,7 @@ pub(super) fn is_used(kernel: &Kernel) -> bool {
     let mut found = false;
     kernel.body.walk(&mut |stmt, _| {
         if let Stmt::Machine(machine) = stmt {
-            let is_plain = machine.op.is_of_fragments()
-                || machine.op.is_of_chunks()
-                || machine.op.is_of_batches();
+            let is_plain = machine.op.is_of_fragments() || machine.op.is_of_batches();
             found |= !is_plain && machine.op != MachineOp::IsAligned;
         }
     });
@@ -150,8 +140,7 @@ pub(super) fn statement(
     let operand = |n: usize| operands.get(n).map(String::as_str).ok_or_else(missing);
     let number = |n: usize| stmt.numbers.get(n).copied().ok_or_else(missing);
     let cell = |a: usize, at: usize| Ok::<_, String>(format!("&{}[{}]", array(a)?, operand(at)?));
-    let is_of_threads = stmt.op.is_of_chunks() || stmt.op.is_of_batches();
-    if stmt.op.signature().arrays > 0 && !is_of_threads {
+    if stmt.op.signature().arrays > 0 && !stmt.op.is_of_batches() {
         helpers.require("shared_address", || SHARED_ADDRESS.into());
     }
     Ok(match stmt.op {
@@ -211,14 +200,6 @@ pub(super) fn statement(
                 cell(0, 0)?,
                 operand(2)?
             )
-        }
-        MachineOp::CopyEnd => {
-            helpers.require("copy_chunk", || COPY_CHUNK.into());
-            "copy_end();".into()
-        }
-        MachineOp::CopyWait => {
-            helpers.require("copy_chunk", || COPY_CHUNK.into());
-            format!("copy_wait<{}u>();", number(0)?)
         }
         MachineOp::SharedFence => {
             "asm volatile(\"fence.proxy.async.shared::cta;\" ::: \"memory\");".into()

@@ -76,7 +76,6 @@ fn profile(
             has_words_of_vectors: name != "sm_90a",
             // The architecture of warpgroups keeps its loops for what does not fit them.
             fragments: (name != "sm_90a").then_some(Fragments::BOTH),
-            has_async_copies: true,
             has_chunk_copies: true,
             has_dependent_launch: features.contains(&Feature::DependentLaunch),
             ..super::C_FAMILY

@@ -243,10 +243,10 @@ fn products_of_fragments_are_right_and_another_lane_is_seen() {
 fn slices_that_copies_bring_are_whole_when_they_are_read() {
     const WIDTH: usize = 200;
     let changes: [Change; 3] = [
-        ("copy_wait<2u>();", "copy_wait<3u>();"),
+        ("wait_batches<2>();", "wait_batches<3>();"),
         (
-            "copy_wait<2u>();\n            __syncthreads();",
-            "copy_wait<2u>();",
+            "wait_batches<2>();\n            __syncthreads();",
+            "wait_batches<2>();",
         ),
         ("16u : 0u", "16u : 16u"),
     ];

@@ -18,6 +18,7 @@ use iron_ir::op::{BinaryOp, CompareOp, Stmt, Unroll};
 use iron_ir::types::Type;
 
 use super::super::layout::{Tiles, plus, times};
+use super::super::units::Turn;
 use super::super::warpgroup::machine;
 use super::{Part, Pipeline, WRITTEN_OUT};
 use crate::addressing::flat;
@@ -55,7 +56,7 @@ pub(super) fn pipelined(
     let name = b.kernel.values[all.index].name.clone();
     let name = name.as_deref().unwrap_or("k");
     let step = |b: &mut Builder<'_>, next: (Value, Value)| {
-        machine(b, MachineOp::CopyWait, &[], &[], &[ahead - 1]);
+        wait(b, tiles, turn, ahead - 1);
         b.workgroup_barrier();
         let free = b.get(stage);
         let one = b.u32(1);
@@ -86,7 +87,13 @@ pub(super) fn pipelined(
             step(b, (k, skip));
         });
     });
-    machine(b, MachineOp::CopyWait, &[], &[], &[0]);
+    wait(b, tiles, turn, 0);
+}
+
+/// Waits for this thread's copies of all slices but the newest.
+fn wait(b: &mut Builder<'_>, tiles: &Tiles<'_>, turn: &Turn, newest: u32) {
+    let arrays = turn.loads.first().map(|(tile, _)| tiles.array(*tile));
+    machine(b, MachineOp::BatchWait, arrays.as_slice(), &[], &[newest]);
 }
 
 impl Pipeline<'_> {
@@ -106,14 +113,16 @@ fn begin(
     (k, skip): (Value, Value),
     stage: Value,
 ) {
-    for load in pipeline.loads_at(b, k) {
+    let loads = pipeline.loads_at(b, k);
+    for load in &loads {
         let part = load.part(b, tiles, skip);
         for turn in 0..part.turns(tiles) {
             let turn = b.u32(turn);
             part.begin_chunk(b, tiles, turn, stage);
         }
     }
-    machine(b, MachineOp::CopyEnd, &[], &[], &[]);
+    let arrays = loads.first().map(|load| tiles.array(load.tile));
+    machine(b, MachineOp::BatchEnd, arrays.as_slice(), &[], &[]);
 }
 
 impl Part<'_> {

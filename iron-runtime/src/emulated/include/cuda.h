@@ -72,13 +72,6 @@ inline unsigned int __ballot_sync(unsigned int lanes, int value, unsigned int li
   return (unsigned int)iron_emulated::ballot(value != 0, lanes, line);
 }
 
-// PTX `cp.async`, which arrives at once.
-#define IRON_COPIES_BY_HOST
-inline void copy_ahead(void* to, const void* from) { __builtin_memcpy(to, from, 16); }
-inline void end_batch() {}
-template <int newest>
-inline void wait_batches() {}
-
 // PTX `mma.m16n8k16`, with the sums in order.
 #define IRON_MMA_BY_HOST
 namespace iron_emulated {
@@ -131,14 +124,14 @@ inline uint4 fragment_across_lines(const unsigned short* first, unsigned int pit
   return iron_emulated::fragment(first, 1u, pitch);
 }
 
-// PTX `cp.async`: a copy happens when its group is waited for, and no sooner, so that a wait that
+// PTX `cp.async`: a copy happens when its batch is waited for, and no sooner, so that a wait that
 // comes late is seen. What it will overwrite is poison until then.
-#define IRON_COPY_BY_HOST
+#define IRON_COPIES_BY_HOST
 namespace iron_emulated {
 struct Copy {
   void* to;
   const void* from;
-  unsigned int bytes, group;
+  unsigned int bytes, batch;
 };
 struct Copies {
   const void* workgroup;
@@ -161,14 +154,17 @@ inline void copy_chunk(void* to, const void* from, unsigned int bytes, unsigned 
   for (int i = 0; i < 16; i++) ((unsigned char*)to)[i] = 0xff;
   own.going_on[own.count++] = {to, from, bytes, own.ended};
 }
-inline void copy_end(unsigned int line = __builtin_LINE()) { iron_emulated::own_copies(line).ended++; }
-template <unsigned int count>
-inline void copy_wait(unsigned int line = __builtin_LINE()) {
+inline void copy_ahead(void* to, const void* from, unsigned int line = __builtin_LINE()) {
+  copy_chunk(to, from, 16, line);
+}
+inline void end_batch(unsigned int line = __builtin_LINE()) { iron_emulated::own_copies(line).ended++; }
+template <unsigned int newest>
+inline void wait_batches(unsigned int line = __builtin_LINE()) {
   iron_emulated::Copies& own = iron_emulated::own_copies(line);
   unsigned int left = 0;
   for (unsigned int n = 0; n < own.count; n++) {
     const iron_emulated::Copy copy = own.going_on[n];
-    if (copy.group + count >= own.ended) {
+    if (copy.batch + newest >= own.ended) {
       own.going_on[left++] = copy;
       continue;
     }
