@@ -119,7 +119,10 @@ pub enum GenerateError {
         verify_rows: usize,
     },
     /// A draft whose tokens are not the target's.
-    #[error("the draft has {draft} tokens, the target {target}")]
+    #[error(
+        "the draft (--draft) has a vocabulary of {draft} tokens, the model one of {target}; take a draft \
+         with the model's own"
+    )]
     DraftVocabulary {
         /// Tokens of the draft.
         draft: usize,

@@ -76,7 +76,8 @@ pub(super) struct BenchArguments {
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
 struct SourceArguments {
-    /// A GGUF file, a folder with one, or a Hugging Face folder.
+    /// A GGUF file, a folder with one, a Hugging Face folder, or a model that `butter pull` has
+    /// fetched.
     #[arg(long, value_parser = model_path())]
     model: Option<PathBuf>,
     /// Random weights of this shape, made on the device.
