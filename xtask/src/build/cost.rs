@@ -18,6 +18,8 @@ pub fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
 
 /// What this thread has used: the first field of Linux' `schedstat`, in nanoseconds.
 fn processor() -> Option<Duration> {
+    // The system adds to it when the thread stops, or else once a tick, which is milliseconds.
+    std::thread::sleep(Duration::from_nanos(1));
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     let nanoseconds = text.split_whitespace().next()?.parse().ok()?;
     Some(Duration::from_nanos(nanoseconds))
@@ -101,6 +103,20 @@ mod tests {
         if processor().is_some() {
             assert!(waited < Duration::from_millis(30), "{waited:?}");
         }
+    }
+
+    // Shorter than a tick.
+    #[test]
+    fn short_work_counts() {
+        let busy = || {
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_micros(500) {
+                std::hint::black_box(());
+            }
+        };
+        let used: Duration = (0..5).map(|_| timed(busy).1).max().unwrap_or_default();
+        let (least, most) = (Duration::from_micros(50), Duration::from_millis(3));
+        assert!(least < used && used < most, "{used:?}");
     }
 
     #[test]
