@@ -11,7 +11,7 @@
 //! [`launch_barrier`], while the launch before still runs.
 
 use iron_ir::prelude::*;
-use iron_ir::testing::{Benches, Bound, Case, Cases, ints, normal, uniform};
+use iron_ir::testing::{Benches, Bound, Case, Cases, Inputs, ints, normal, uniform};
 
 use crate::attention::split_length;
 use crate::elementwise::silu;
@@ -476,6 +476,39 @@ pub(crate) fn rounding(t: &Cases, inner: u64) -> f64 {
     0.3 * ulp * (inner as f64).sqrt()
 }
 
+/// Products of normalised rows with every row of `w`, in f64; the epsilon is the tests'.
+pub(crate) fn normed_outputs(inputs: &Inputs, inner: u64) -> Vec<f64> {
+    let mut y = Vec::new();
+    for h in inputs["h"].chunks(inner as usize) {
+        let x = normed(h, &inputs["norm"], f64::from(1e-5f32));
+        y.extend(inputs["w"].chunks(inner as usize).map(|w| dot(&x, w)));
+    }
+    y
+}
+
+/// Gated products of normalised rows, in f64: of [`normed_outputs`] a row's first half gates its
+/// other.
+pub(crate) fn gated_outputs(inputs: &Inputs, inner: u64, cols: u64) -> Vec<f64> {
+    let products = normed_outputs(inputs, inner);
+    let rows = products.chunks(2 * cols as usize);
+    rows.flat_map(|row| {
+        let (gates, others) = row.split_at(cols as usize);
+        gates.iter().zip(others)
+    })
+    .map(|(gate, other)| gate / (1.0 + (-gate).exp()) * other)
+    .collect()
+}
+
+/// Rows of `h` with the products of `x` and `w` added, in f64.
+pub(crate) fn added_outputs(inputs: &Inputs, inner: u64) -> Vec<f64> {
+    let (x, w) = (&inputs["x"], &inputs["w"]);
+    let products = x
+        .chunks(inner as usize)
+        .flat_map(|x| w.chunks(inner as usize).map(move |w| dot(x, w)));
+    let sums = inputs["h"].iter().zip(products).map(|(h, p)| h + p);
+    sums.collect()
+}
+
 #[test_kernel(norm_product)]
 fn norm_product_matches_f64(t: &mut Cases) {
     for (rows, cols, inner) in normed_products(t) {
@@ -487,14 +520,7 @@ fn norm_product_matches_f64(t: &mut Cases) {
             .output("y", [rows, cols])
             .scalar("eps", 1e-5f32)
             .bound(Bound::relative(2e-5).absolute(allowed))
-            .expect(move |inputs, out| {
-                let mut y = Vec::new();
-                for h in inputs["h"].chunks(inner as usize) {
-                    let x = normed(h, &inputs["norm"], f64::from(1e-5f32));
-                    y.extend(inputs["w"].chunks(inner as usize).map(|w| dot(&x, w)));
-                }
-                out.set("y", y);
-            });
+            .expect(move |inputs, out| out.set("y", normed_outputs(inputs, inner)));
     }
 }
 
@@ -510,19 +536,7 @@ fn norm_gated_product_matches_f64(t: &mut Cases) {
             .output("y", [rows, cols])
             .scalar("eps", 1e-5f32)
             .bound(Bound::relative(5e-5).absolute(allowed))
-            .expect(move |inputs, out| {
-                let mut y = Vec::new();
-                let rows_of_w: Vec<&[f64]> = inputs["w"].chunks(inner as usize).collect();
-                for h in inputs["h"].chunks(inner as usize) {
-                    let x = normed(h, &inputs["norm"], f64::from(1e-5f32));
-                    for n in 0..cols as usize {
-                        let gate = dot(&x, rows_of_w[n]);
-                        let up = dot(&x, rows_of_w[cols as usize + n]);
-                        y.push(gate / (1.0 + (-gate).exp()) * up);
-                    }
-                }
-                out.set("y", y);
-            });
+            .expect(move |inputs, out| out.set("y", gated_outputs(inputs, inner, cols)));
     }
 }
 
@@ -535,14 +549,7 @@ fn product_add_matches_f64(t: &mut Cases) {
             .input("w", [cols, inner], normal(0.0, 0.1))
             .inout("h", [rows, cols], normal(0.0, 1.0))
             .bound(Bound::relative(2e-5).absolute(allowed))
-            .expect(move |inputs, out| {
-                let (x, w) = (&inputs["x"], &inputs["w"]);
-                let products = x
-                    .chunks(inner as usize)
-                    .flat_map(|x| w.chunks(inner as usize).map(move |w| dot(x, w)));
-                let sums = inputs["h"].iter().zip(products).map(|(h, p)| h + p);
-                out.set("h", sums.collect());
-            });
+            .expect(move |inputs, out| out.set("h", added_outputs(inputs, inner)));
     }
 }
 

@@ -13,7 +13,7 @@
 use iron_ir::prelude::*;
 use iron_ir::testing::{Bound, Cases, normal, uniform};
 
-use crate::decode::{dot, gated, normed, rounding};
+use crate::decode::{added_outputs, gated, gated_outputs, normed_outputs, rounding};
 use crate::row_products::{
     NORM_THREADS, SUBGROUPS, clear, gather_sums, load_row, norm_held, total,
 };
@@ -281,14 +281,7 @@ fn norm_product_ahead_matches_f64(t: &mut Cases) {
             .output("y", [rows, cols])
             .scalar("eps", 1e-5f32)
             .bound(Bound::relative(2e-5).absolute(allowed))
-            .expect(move |inputs, out| {
-                let mut y = Vec::new();
-                for h in inputs["h"].chunks(inner as usize) {
-                    let x = normed(h, &inputs["norm"], f64::from(1e-5f32));
-                    y.extend(inputs["w"].chunks(inner as usize).map(|w| dot(&x, w)));
-                }
-                out.set("y", y);
-            });
+            .expect(move |inputs, out| out.set("y", normed_outputs(inputs, inner)));
     }
 }
 
@@ -305,19 +298,7 @@ fn norm_gated_product_ahead_matches_f64(t: &mut Cases) {
             .output("y", [rows, cols])
             .scalar("eps", 1e-5f32)
             .bound(Bound::relative(5e-5).absolute(allowed))
-            .expect(move |inputs, out| {
-                let mut y = Vec::new();
-                let rows_of_w: Vec<&[f64]> = inputs["w"].chunks(inner as usize).collect();
-                for h in inputs["h"].chunks(inner as usize) {
-                    let x = normed(h, &inputs["norm"], f64::from(1e-5f32));
-                    for n in 0..cols as usize {
-                        let gate = dot(&x, rows_of_w[n]);
-                        let up = dot(&x, rows_of_w[cols as usize + n]);
-                        y.push(gate / (1.0 + (-gate).exp()) * up);
-                    }
-                }
-                out.set("y", y);
-            });
+            .expect(move |inputs, out| out.set("y", gated_outputs(inputs, inner, cols)));
     }
 }
 
@@ -331,13 +312,6 @@ fn product_add_ahead_matches_f64(t: &mut Cases) {
             .input("w", [cols, inner], normal(0.0, 0.1))
             .inout("h", [rows, cols], normal(0.0, 1.0))
             .bound(Bound::relative(2e-5).absolute(allowed))
-            .expect(move |inputs, out| {
-                let (x, w) = (&inputs["x"], &inputs["w"]);
-                let products = x
-                    .chunks(inner as usize)
-                    .flat_map(|x| w.chunks(inner as usize).map(move |w| dot(x, w)));
-                let sums = inputs["h"].iter().zip(products).map(|(h, p)| h + p);
-                out.set("h", sums.collect());
-            });
+            .expect(move |inputs, out| out.set("h", added_outputs(inputs, inner)));
     }
 }
