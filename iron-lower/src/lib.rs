@@ -13,6 +13,7 @@ pub mod c;
 pub mod cpu;
 pub mod cuda;
 pub mod error;
+mod fragments;
 pub mod hip;
 pub mod msl;
 pub mod places;

@@ -13,7 +13,7 @@ use iron_ir::contract::Feature;
 use iron_ir::kernel::Kernel;
 use iron_ir::launch::LaunchLimits;
 use iron_ir::layout::BlockLayout;
-use iron_passes::{Legal, TileRoute};
+use iron_passes::{Legal, Regroup, TileRoute};
 
 use crate::error::{Lack, Unsupported};
 
@@ -274,11 +274,10 @@ const C_FAMILY: Legal = Legal {
     max_vector_lanes: 8,
     subgroup_size: None,
     linear_subgroups: true,
-    has_words_of_vectors: true,
     native_saturating_convert: true,
     native_ordered_minmax: true,
     native_total_division: true,
-    native_regroup: false,
+    native_regroup: Regroup::Words,
     has_erf: true,
     has_tanh: true,
     has_dot4: false,

@@ -59,16 +59,14 @@ pub struct Legal {
     /// Lane `l` of subgroup `s` is the thread of linear index `s * subgroup_size + l`, and
     /// shuffles exist: collectives may go through them.
     pub linear_subgroups: bool,
-    /// Eight lanes of 16 bits as four words, and back, cost nothing.
-    pub has_words_of_vectors: bool,
     /// Conversion of floats to integers saturates and takes NaN to 0.
     pub native_saturating_convert: bool,
     /// `min` and `max` of floats order zeros and treat NaN as the specification says.
     pub native_ordered_minmax: bool,
     /// Integer division and remainder give the specification's answers for every divisor.
     pub native_total_division: bool,
-    /// A bit cast may change the number of lanes.
-    pub native_regroup: bool,
+    /// Which bit casts may change the number of lanes.
+    pub native_regroup: Regroup,
     /// `erf` of `f32`.
     pub has_erf: bool,
     /// `tanh` of `f32`, within the specification's bound.
@@ -105,6 +103,17 @@ pub struct Legal {
     pub auto_unroll_statements: u32,
 }
 
+/// Bit casts that change the number of lanes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Regroup {
+    /// None.
+    No,
+    /// Eight lanes of 16 bits to four words, and back, which cost nothing.
+    Words,
+    /// All.
+    All,
+}
+
 impl Legal {
     /// Nothing but what every target has.
     pub const PORTABLE: Legal = Legal {
@@ -115,11 +124,10 @@ impl Legal {
         max_vector_lanes: 4,
         subgroup_size: None,
         linear_subgroups: false,
-        has_words_of_vectors: false,
         native_saturating_convert: false,
         native_ordered_minmax: false,
         native_total_division: false,
-        native_regroup: false,
+        native_regroup: Regroup::No,
         has_erf: false,
         has_tanh: true,
         has_dot4: false,

@@ -30,7 +30,7 @@ mod unroll;
 use iron_ir::Kernel;
 use iron_ir::verify::{VerifyErrors, verify, verify_lowered};
 
-pub use legal::{Fragments, Legal, TileRoute};
+pub use legal::{Fragments, Legal, Regroup, TileRoute};
 
 /// A pass: rewrites a kernel in place for a target.
 pub type Pass = fn(&mut Kernel, &Legal) -> Result<(), PassError>;

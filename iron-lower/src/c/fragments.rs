@@ -1,13 +1,8 @@
 //! Fragments of subgroups ([`iron_ir::machine`]) as calls of a few helper functions, whose texts
 //! are each language's own.
 
-use std::collections::HashSet;
-
 use iron_ir::Handle;
-use iron_ir::entity::Array;
-use iron_ir::kernel::{Kernel, Space};
 use iron_ir::machine::{MachineOp, MachineStmt};
-use iron_ir::op::Stmt;
 use iron_ir::types::Scalar;
 
 use super::dialect::{Dialect, MachineNames};
@@ -106,16 +101,34 @@ pub(crate) fn is_aligned(stmt: &MachineStmt, names: &MachineNames<'_>) -> Result
     }
 }
 
-/// The private arrays that are fragments of sums.
-pub(crate) fn sums(kernel: &Kernel) -> HashSet<Array> {
-    let mut found = HashSet::new();
-    kernel.body.walk(&mut |stmt, _| {
-        if let Stmt::Machine(machine) = stmt
-            && machine.op.is_of_fragments()
-        {
-            found.extend(machine.arrays.first());
-        }
+/// The helper of CUDA C++ and HIP C++ that [`FragmentHelpers::product`] names: fragments of `a` held
+/// in parts of that type, read as elements of the other, and for each fragment of sums the lines of
+/// `step` for `left[i]` and `right`.
+pub(crate) fn product_of_grids(
+    name: &str,
+    by_k: [bool; 2],
+    [part, element]: [&str; 2],
+    step: &str,
+) -> String {
+    let [a, b] = by_k.map(|by_k| match by_k {
+        true => "fragment_of_lines",
+        false => "fragment_across_lines",
     });
-    found.retain(|array| kernel.arrays[*array].space == Space::Private);
-    found
+    format!(
+        "// Adds a grid of fragments times a grid of fragments, 16 steps; `skip` from one to the next.\n\
+         template <unsigned int rows, unsigned int columns>\n\
+         __device__ inline void {name}(\n    \
+         float* sums, const void* a, unsigned int a_pitch, unsigned int a_skip,\n    \
+         const void* b, unsigned int b_pitch, unsigned int b_skip\n) {{\n    \
+         {part} left[rows];\n\
+         #pragma unroll\n    \
+         for (unsigned int i = 0u; i < rows; i++) {{\n        \
+         left[i] = {a}((const {element}*)a + i * a_skip, a_pitch);\n    }}\n\
+         #pragma unroll\n    \
+         for (unsigned int j = 0u; j < columns; j++) {{\n        \
+         const {part} right = {b}((const {element}*)b + j * b_skip, b_pitch);\n\
+         #pragma unroll\n        \
+         for (unsigned int i = 0u; i < rows; i++) {{\n\
+         {step}        }}\n    }}\n}}"
+    )
 }

@@ -10,7 +10,6 @@ use iron_ir::op::BuiltinOp;
 use super::analysis::{Declarations, Uses, array_alignment};
 use super::dialect::{ArrayDeclaration, Context, Dialect, Memory, Role};
 use super::expr::{Expr, Level};
-use super::fragments::sums;
 use super::header::contract_comment;
 use super::helpers::Helpers;
 use super::names::{Namer, legal_entry_point};
@@ -225,7 +224,7 @@ impl<'a> Printer<'a> {
 
     fn arrays(&mut self) {
         let align = array_alignment(self.kernel);
-        let fragments = sums(self.kernel);
+        let fragments = crate::fragments::sums(self.kernel);
         let mut offset = 0u64;
         let kernel = self.kernel;
         let handles: Vec<Array> = kernel.arrays.handles().collect();

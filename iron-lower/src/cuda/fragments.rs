@@ -7,7 +7,7 @@ use iron_ir::machine::FRAGMENT;
 use iron_ir::types::Scalar;
 
 use super::mma_helper;
-use crate::c::fragments::FragmentHelpers;
+use crate::c::fragments::{FragmentHelpers, product_of_grids};
 use crate::c::helpers::Helpers;
 
 /// Elements of a fragment that a lane has.
@@ -105,25 +105,8 @@ impl FragmentHelpers for Warp {
 
 /// Products of a grid of fragments and 16 steps.
 fn product_helper(name: &str, mma: &str, by_k: [bool; 2]) -> String {
-    let [a, b] = by_k.map(|by_k| match by_k {
-        true => "fragment_of_lines",
-        false => "fragment_across_lines",
-    });
-    format!(
-        "// Adds a grid of fragments times a grid of fragments, 16 steps; `skip` from one to the next.\n\
-         template <unsigned int rows, unsigned int columns>\n\
-         __device__ inline void {name}(\n    \
-         float* sums, const void* a, unsigned int a_pitch, unsigned int a_skip,\n    \
-         const void* b, unsigned int b_pitch, unsigned int b_skip\n) {{\n    \
-         uint4 left[rows];\n\
-         #pragma unroll\n    \
-         for (unsigned int i = 0u; i < rows; i++) {{\n        \
-         left[i] = {a}((const unsigned short*)a + i * a_skip, a_pitch);\n    }}\n\
-         #pragma unroll\n    \
-         for (unsigned int j = 0u; j < columns; j++) {{\n        \
-         const uint4 right = {b}((const unsigned short*)b + j * b_skip, b_pitch);\n\
-         #pragma unroll\n        \
-         for (unsigned int i = 0u; i < rows; i++) {{\n            \
+    let step = format!(
+        "            \
          float* sum = sums + (i * columns + j) * {OWN}u;\n            \
          const uint2 upper = make_uint2(left[i].x, left[i].z);\n            \
          const uint2 lower = make_uint2(left[i].y, left[i].w);\n            \
@@ -132,7 +115,7 @@ fn product_helper(name: &str, mma: &str, by_k: [bool; 2]) -> String {
          const float4 second = {mma}(upper, lower, make_uint2(right.y, right.w),\n                \
          make_float4(sum[4], sum[5], sum[6], sum[7]));\n            \
          sum[0] = first.x, sum[1] = first.y, sum[2] = first.z, sum[3] = first.w;\n            \
-         sum[4] = second.x, sum[5] = second.y, sum[6] = second.z, sum[7] = second.w;\n        \
-         }}\n    }}\n}}"
-    )
+         sum[4] = second.x, sum[5] = second.y, sum[6] = second.z, sum[7] = second.w;\n"
+    );
+    product_of_grids(name, by_k, ["uint4", "unsigned short"], &step)
 }

@@ -14,7 +14,7 @@
 use iron_ir::machine::FRAGMENT;
 use iron_ir::types::Scalar;
 
-use crate::c::fragments::FragmentHelpers;
+use crate::c::fragments::{FragmentHelpers, product_of_grids};
 use crate::c::helpers::Helpers;
 
 /// The helpers.
@@ -167,25 +167,8 @@ impl FragmentHelpers for Wave {
             });
         }
         helpers.require(name, || {
-            let [a, b] = by_k.map(|by_k| match by_k {
-                true => "fragment_of_lines",
-                false => "fragment_across_lines",
-            });
-            format!(
-                "// Adds a grid of fragments times a grid of fragments, 16 steps; `skip` from one to the next.\n\
-                 template <unsigned int rows, unsigned int columns>\n\
-                 __device__ inline void {name}(\n    \
-                 float* sums, const void* a, unsigned int a_pitch, unsigned int a_skip,\n    \
-                 const void* b, unsigned int b_pitch, unsigned int b_skip\n) {{\n    \
-                 fragment_part left[rows];\n\
-                 #pragma unroll\n    \
-                 for (unsigned int i = 0u; i < rows; i++) {{\n        \
-                 left[i] = {a}((const short*)a + i * a_skip, a_pitch);\n    }}\n\
-                 #pragma unroll\n    \
-                 for (unsigned int j = 0u; j < columns; j++) {{\n        \
-                 const fragment_part right = {b}((const short*)b + j * b_skip, b_pitch);\n\
-                 #pragma unroll\n        \
-                 for (unsigned int i = 0u; i < rows; i++) {{\n            \
+            let step = format!(
+                "            \
                  float* own = sums + (i * columns + j) * {own}u;\n            \
                  fragment_sums sum;\n\
                  #pragma unroll\n            \
@@ -194,9 +177,10 @@ impl FragmentHelpers for Wave {
                  sum = {};\n\
                  #pragma unroll\n            \
                  for (unsigned int n = 0u; n < {own}u; n++) {{\n                \
-                 own[n] = sum[n];\n            }}\n        }}\n    }}\n}}",
+                 own[n] = sum[n];\n            }}\n",
                 self.instruction(scalar)
-            )
+            );
+            product_of_grids(name, by_k, ["fragment_part", "short"], &step)
         });
     }
 }

@@ -1,7 +1,7 @@
 //! NVIDIA GPUs, by the CUDA C++ Programming Guide, "Compute Capabilities".
 
 use iron_ir::contract::Feature;
-use iron_passes::{Fragments, Legal, TileRoute};
+use iron_passes::{Fragments, Legal, Regroup, TileRoute};
 
 use super::{Limits, Profile, Target};
 
@@ -73,7 +73,10 @@ fn profile(
                 _ => TileRoute::Loops,
             },
             // Its texts were measured as they are.
-            has_words_of_vectors: name != "sm_90a",
+            native_regroup: match name {
+                "sm_90a" => Regroup::No,
+                _ => Regroup::Words,
+            },
             // The architecture of warpgroups keeps its loops for what does not fit them.
             fragments: (name != "sm_90a").then_some(Fragments::BOTH),
             has_chunk_copies: true,

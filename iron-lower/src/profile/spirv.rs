@@ -5,7 +5,7 @@
 //! readers that know only storage buffers. Neither of the latter two is ever chosen silently.
 
 use iron_ir::contract::Feature;
-use iron_passes::{Fragments, Legal};
+use iron_passes::{Fragments, Legal, Regroup};
 
 use super::{Limits, Profile, Target};
 
@@ -161,7 +161,10 @@ fn profile(
             max_vector_lanes: 8,
             max_vector_bytes: 64,
             // naga, which reads what has no device addresses, has no such cast.
-            native_regroup: options.device_addresses,
+            native_regroup: match options.device_addresses {
+                true => Regroup::All,
+                false => Regroup::No,
+            },
             has_erf: true,
             ..Legal::PORTABLE
         },

@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 
 use iron_ir::entity::Array;
-use iron_ir::kernel::{Kernel, Space};
+use iron_ir::kernel::Kernel;
 use iron_ir::layout::FieldKind;
 use iron_ir::machine::{FRAGMENT, MachineOp, MachineStmt};
 use iron_ir::op::{Op, Place, Stmt};
@@ -59,20 +59,6 @@ pub(super) fn wide_arrays(kernel: &Kernel) -> HashSet<Array> {
         !other.contains(array) && bytes.is_multiple_of(WIDE_BYTES)
     });
     read
-}
-
-/// The private arrays that are fragments of sums.
-pub(super) fn sums(kernel: &Kernel) -> HashSet<Array> {
-    let mut found = HashSet::new();
-    kernel.body.walk(&mut |stmt, _| {
-        if let Stmt::Machine(machine) = stmt
-            && machine.op.is_of_fragments()
-        {
-            found.extend(machine.arrays.first());
-        }
-    });
-    found.retain(|array| kernel.arrays[*array].space == Space::Private);
-    found
 }
 
 /// A fragment's part in a product.

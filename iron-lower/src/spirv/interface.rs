@@ -366,7 +366,7 @@ impl Emitter<'_> {
     }
 
     fn declare_arrays(&mut self) {
-        let sums = fragments::sums(self.kernel);
+        let sums = crate::fragments::sums(self.kernel);
         for (array, data) in self.kernel.arrays.iter() {
             if !self.interface.used_arrays.contains(&array) {
                 continue;

@@ -9,8 +9,8 @@ use iron_ir::op::{BinaryOp, CompareOp};
 use iron_ir::{Kernel, Op, Scalar, Stmt, Type};
 
 use super::formats::{self, Format};
-use crate::Legal;
 use crate::rewrite::{Builder, rewrite};
+use crate::{Legal, Regroup};
 
 /// What a vector of eight lanes of 16 bits is moved as.
 const WORDS: Type = Scalar::U32.x(4);
@@ -27,13 +27,15 @@ pub(super) fn storage(kernel: &mut Kernel, legal: &Legal) {
                 Op::Bitcast(source) => {
                     // One that changes nothing but the type's name stays until the names are gone:
                     // what is computed from it must see a float.
-                    if b.ty(source).lanes == ty.lanes || legal.native_regroup {
-                        return Some(stmt);
-                    }
                     let from = b.ty(source);
-                    let are_words =
-                        from == WORDS && ty.lanes == 8 || ty == WORDS && from.lanes == 8;
-                    if are_words && legal.has_words_of_vectors {
+                    let is_native = match legal.native_regroup {
+                        Regroup::No => false,
+                        Regroup::Words => {
+                            from == WORDS && ty.lanes == 8 || ty == WORDS && from.lanes == 8
+                        }
+                        Regroup::All => true,
+                    };
+                    if from.lanes == ty.lanes || is_native {
                         return Some(stmt);
                     }
                     regroup(b, source, ty)
