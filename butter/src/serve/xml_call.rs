@@ -232,7 +232,7 @@ fn either(a: Types, b: Types) -> Types {
 }
 
 /// What a schema refers to, if that is there.
-fn referred<'s>(schema: &Json, root: &'s Json) -> Option<&'s Json> {
+pub(super) fn referred<'s>(schema: &Json, root: &'s Json) -> Option<&'s Json> {
     let pointer = schema["$ref"].as_str()?.strip_prefix('#')?;
     root.pointer(pointer.trim_end_matches('/'))
 }

@@ -11,7 +11,9 @@ use std::fmt::Write as _;
 use serde_json::{Value as Json, json};
 
 use super::rebase::rebased;
-use super::xml_call::{Kind, MOST_REFERENCES, PARAMETER_END, ParameterKinds, kind_of, types_of};
+use super::xml_call::{
+    self, Kind, MOST_REFERENCES, PARAMETER_END, ParameterKinds, kind_of, types_of,
+};
 
 /// Where a property's schema finds the schema that it is part of.
 const WHOLE: &str = "x-whole";
@@ -194,15 +196,12 @@ fn shapes<'s>(schema: &'s Json, root: &'s Json, depth: usize) -> Result<Vec<Shap
     Ok(all)
 }
 
-/// What a schema refers to.
+/// What a schema refers to; one that refers to nothing that is there is refused.
 fn referred<'s>(schema: &Json, root: &'s Json) -> Result<Option<&'s Json>, String> {
-    let Some(target) = schema["$ref"].as_str() else {
-        return Ok(None);
-    };
-    let pointer = target.strip_prefix('#');
-    let found = pointer.and_then(|pointer| root.pointer(pointer.trim_end_matches('/')));
-    let problem = || format!("the reference {} leads nowhere", json!(target));
-    found.map(Some).ok_or_else(problem)
+    match (schema["$ref"].as_str(), xml_call::referred(schema, root)) {
+        (Some(target), None) => Err(format!("the reference {} leads nowhere", json!(target))),
+        (_, found) => Ok(found),
+    }
 }
 
 /// A value and what closes it, and the rules that it needs, one of which is `terminal`.
